@@ -1,0 +1,158 @@
+"""Every error dray raises, as one tree.
+
+DrayError
+├── InvalidInput (ValueError)      a value a caller gave; names the field and what is allowed
+│   └── UnknownDependency          `waits_for` names a job the broker cannot find
+├── CodecError
+│   ├── EncodeError                a value that no codec can carry
+│   ├── DecodeError                bytes that are not what they claim to be
+│   ├── NewerVersion               bytes written by a newer dray; left for newer workers
+│   └── TooLarge                   over max_payload or max_result
+├── BrokerError
+│   ├── BrokerAway                 cannot be reached now; the same call may work later
+│   │   ├── BrokerBusy             reached, but another process held it for too long
+│   │   ├── BrokerFull             no space left to accept anything
+│   │   └── BrokerGone             the store was removed or replaced while in use
+│   ├── BrokerReadOnly             no permission to write
+│   ├── ForeignStore               the file or server holds something that is not dray's
+│   └── NewerLayout                the store was written by a newer dray
+├── SessionLost                    the session's lease ran out; renew it, then go on
+├── JobError                       about one job
+│   ├── JobFailed                  it is dead; carries the remote error
+│   ├── JobCancelled
+│   ├── JobTimeout                 not finished yet
+│   ├── JobNotFound
+│   └── DuplicateJob               key or id is taken; names the job that has it
+└── QueueFull                      a bounded queue refused the job
+
+BrokerWarning (UserWarning)        works, but may lose data or be slow; says what to change
+"""
+
+from __future__ import annotations
+
+
+class DrayError(Exception):
+    """Root of everything dray raises."""
+
+
+class InvalidInput(DrayError, ValueError):
+    """A value was refused before anything was done with it."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        super().__init__(f"{field}={shown}: {allowed}")
+        self.field, self.value, self.allowed = field, value, allowed
+
+
+class UnknownDependency(InvalidInput):
+    """`waits_for` names a job that is neither stored nor in the same batch."""
+
+
+class CodecError(DrayError):
+    """Turning values into bytes, or back, failed."""
+
+
+class EncodeError(CodecError):
+    """A value that cannot be carried."""
+
+
+class DecodeError(CodecError):
+    """Bytes that cannot be read."""
+
+
+class NewerVersion(CodecError):
+    """Bytes written by a newer version of dray."""
+
+
+class TooLarge(CodecError):
+    """More bytes than the limit allows."""
+
+
+class BrokerError(DrayError):
+    """The broker could not do what was asked."""
+
+
+class BrokerAway(BrokerError):
+    """The broker cannot be reached at the moment."""
+
+
+class BrokerBusy(BrokerAway):
+    """Another process held the store for longer than the timeout."""
+
+
+class BrokerFull(BrokerAway):
+    """The store has no space left; nothing of the call was kept."""
+
+
+class BrokerGone(BrokerAway):
+    """The store was removed or replaced while it was in use."""
+
+
+class BrokerReadOnly(BrokerError):
+    """The store may not be written."""
+
+
+class ForeignStore(BrokerError):
+    """What the URL points at does not belong to dray."""
+
+
+class NewerLayout(BrokerError):
+    """The store was written by a newer version of dray."""
+
+
+class BrokerWarning(UserWarning):
+    """The broker works, but its surroundings may cost data or speed."""
+
+
+class SessionLost(DrayError):
+    """The session is unknown to the broker or past its lease."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"session {session!r} is unknown or past its lease; renew it before taking jobs")
+        self.session = session
+
+
+class JobError(DrayError):
+    """Something about one job."""
+
+    def __init__(self, job_id: str, message: str) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobFailed(JobError):
+    """The job is dead. `type`, `error` and `traceback` tell what happened where it ran."""
+
+    def __init__(self, job_id: str, type: str, error: str, traceback: str = "") -> None:
+        super().__init__(job_id, f"job {job_id} failed: {type}: {error}")
+        self.type, self.error, self.traceback = type, error, traceback
+
+
+class JobCancelled(JobError):
+    """The job was cancelled."""
+
+
+class JobTimeout(JobError):
+    """The job has not finished within the time given."""
+
+
+class JobNotFound(JobError):
+    """The broker does not know the id."""
+
+
+class DuplicateJob(JobError):
+    """Key or id belongs to a job that exists; `existing_id` names it."""
+
+    def __init__(self, existing_id: str) -> None:
+        super().__init__(existing_id, f"a job with this key or id exists already: {existing_id}")
+        self.existing_id = existing_id
+
+
+class QueueFull(DrayError):
+    """The queue holds as many ready jobs as `max_ready` allows."""
+
+    def __init__(self, queue: str, max_ready: int) -> None:
+        super().__init__(f"queue {queue!r} is full: max_ready={max_ready}")
+        self.queue, self.max_ready = queue, max_ready
