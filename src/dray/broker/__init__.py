@@ -1,0 +1,44 @@
+"""Where jobs live: `connect` opens what a URL names, `verbs` says what every broker can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from dray.broker.memory import MemoryBroker
+from dray.broker.verbs import Broker
+from dray.errors import InvalidInput
+from dray.job import check_name
+from dray.policy import Retention
+
+__all__ = ["Broker", "connect"]
+
+SCHEMES = ("memory", "sqlite")
+
+
+async def connect(
+    url: str,
+    namespace: str = "dray",
+    *,
+    retention: Retention | None = None,
+    blocking: bool = False,
+    clock: Callable[[], int] | None = None,
+) -> Broker:
+    """Open a broker: `memory://` or `sqlite:///path` (see docs/brokers.md for the options of each).
+
+    Jobs of different namespaces never see each other. With `blocking`, no verb ever suspends: run it with
+    `verbs.run_blocking`. `clock` (milliseconds since the epoch) is for tests.
+    """
+    check_name("namespace", namespace)
+    scheme = urlsplit(url).scheme
+    if scheme == "memory":
+        if url != "memory://":
+            raise InvalidInput("broker_url", url, "memory:// takes no path and no options")
+        return MemoryBroker(namespace, retention=retention, clock=clock, blocking=blocking)
+    if scheme == "sqlite":
+        from dray.broker.sqlite import SqliteBroker
+
+        return await SqliteBroker.open(url, namespace, retention=retention, blocking=blocking, clock=clock)
+    raise InvalidInput(
+        "broker_url", url, f"it must start with one of {', '.join(s + '://' for s in SCHEMES)}"
+    )

@@ -1,0 +1,227 @@
+"""Looking at jobs and changing them by hand, on the reference broker's world."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dray.broker.checks import error_kept, limits_after, query_matches, shown_result
+from dray.broker.memory.world import Kept, World
+from dray.broker.verbs import (
+    Cancel,
+    Delete,
+    Edited,
+    Event,
+    Ids,
+    JobAction,
+    Limits,
+    Pause,
+    Query,
+    QueueInfo,
+    Reprioritise,
+    Reschedule,
+    Resume,
+    Retry,
+    Scope,
+    SetLimits,
+    Speculate,
+)
+from dray.errors import InvalidInput
+from dray.job import FINISHED, Move, Record, Sign, State
+from dray.policy import Retention
+
+SCAN_FACTOR = 10
+"""How many jobs a page may look at for each one it may return."""
+
+
+def record(kept: Kept, now: int, retention: Retention) -> Record:
+    return Record(
+        job=kept.job,
+        state=kept.state,
+        created=kept.created,
+        due=kept.due,
+        expires=kept.expires,
+        run=kept.run,
+        settled=kept.settled,
+        failures=kept.failures,
+        crashes=kept.crashes,
+        suspect=kept.suspect,
+        cancel=kept.cancel,
+        runs=tuple(kept.runs.values()),
+        waiting=tuple(sorted(kept.waiting)),
+        started=kept.started,
+        finished=kept.finished,
+        reason=kept.reason,
+        result=shown_result(kept.job.result_ttl, kept.result, kept.finished, now, retention),
+        error=kept.error if error_kept(kept.state, kept.finished, now, retention) else None,
+    )
+
+
+def scan(
+    world: World, query: Query, cursor: str | None, limit: int, now: int
+) -> tuple[list[Kept], str | None]:
+    """A page of matching jobs by state, queue and arrival, and where to go on."""
+    found: list[Kept] = []
+    previous = cursor
+    for looked, (place, kept) in enumerate(_after(world, query, cursor)):
+        if len(found) == limit or looked == limit * SCAN_FACTOR:
+            return found, previous
+        if query_matches(query, record(kept, now, world.retention)):
+            found.append(kept)
+        previous = ":".join(map(str, place))
+    return found, None
+
+
+def _after(world: World, query: Query, cursor: str | None) -> Iterator[tuple[tuple[int, str, int], Kept]]:
+    after = _read_cursor(cursor)
+    places = sorted(
+        ((_STATES.index(kept.state), kept.job.queue, kept.number), kept.job.id)
+        for kept in world.jobs.values()
+        if query.state in (None, kept.state) and query.queue in (None, kept.job.queue)
+    )
+    return ((place, world.jobs[id]) for place, id in places if place > after)
+
+
+_STATES = tuple(State)
+
+
+def _read_cursor(cursor: str | None) -> tuple[int, str, int]:
+    if cursor is None:
+        return (-1, "", -1)
+    try:
+        state, queue, number = cursor.split(":")
+        return (int(state), queue, int(number))
+    except ValueError:
+        raise InvalidInput(
+            "cursor", cursor, "only a cursor that an earlier page returned is allowed"
+        ) from None
+
+
+def apply(
+    world: World,
+    selection: Ids | Query,
+    action: JobAction,
+    cursor: str | None,
+    limit: int,
+    dry_run: bool,
+    now: int,
+) -> Edited:
+    """Change the selected jobs, as far as one step goes."""
+    changed, refused = [], []
+    if isinstance(selection, Ids):
+        start = int(cursor or 0)
+        ids = selection.ids[start : start + limit]
+        more = str(start + limit) if len(selection.ids) > start + limit else None
+    else:
+        found, more = scan(world, selection, cursor, limit, now)
+        ids = tuple(kept.job.id for kept in found)
+    for id in ids:
+        kept = world.jobs.get(id)
+        why = "not_found" if kept is None else refusal(kept, action, world, now)
+        if kept is not None and why is None:
+            changed.append(id)
+            if not dry_run:
+                change(world, kept, action, now)
+        elif why is not None and isinstance(selection, Ids):
+            refused.append((id, why))
+    return Edited(tuple(changed), tuple(refused), more)
+
+
+def refusal(kept: Kept, action: JobAction, world: World, now: int) -> str | None:
+    """Why the action cannot be done to this job; None if it can."""
+    state = kept.state
+    match action:
+        case Cancel() if state in FINISHED:
+            return f"it is {state} already"
+        case Retry() if state in (State.WAITING, State.READY, State.RUNNING):
+            return f"it is {state}"
+        case Retry() if state in FINISHED and (holder := world.other_key_holder(kept, now)) is not None:
+            return f"its key is taken by {holder}"
+        case Delete() if state is State.RUNNING:
+            return "it is running: cancel it first"
+        case Reschedule() if state not in (State.SCHEDULED, State.RETRYING, State.READY):
+            return f"it is {state}"
+        case Reprioritise() if state in FINISHED or state is State.RUNNING:
+            return f"it is {state}"
+        case Speculate() if state is not State.RUNNING or kept.cancel is not None:
+            return "it is being cancelled" if kept.cancel is not None else f"it is {state}"
+        case Speculate() if not kept.job.speculate:
+            return "its task is not marked speculate=True"
+        case Speculate() if kept.offered or len(kept.runs) > 1:
+            return "it has a second run already"
+        case _:
+            return None
+
+
+def change(world: World, kept: Kept, action: JobAction, now: int) -> None:
+    match action:
+        case Cancel(reason=reason):
+            if kept.state is not State.RUNNING:
+                world.finish(kept, Move.CANCELLED, State.CANCELLED, now, reason)
+            elif kept.cancel is None:
+                world.ask_to_stop(kept, reason)
+        case Retry():
+            world.replay(kept, now)
+        case Delete():
+            world.delete(kept, now)
+        case Reschedule(due=due):
+            world.line_up(kept, Move.RESCHEDULED, due, now)
+        case Reprioritise(priority=priority):
+            world.reprioritise(kept, priority)
+        case Speculate():
+            world.offer(kept)
+
+
+def set_scope(world: World, scope: Scope, action: Pause | Resume | SetLimits, now: int) -> Edited:
+    """Pause, resume or limit a queue, or one task in it."""
+    line = world.queue(scope.queue).line
+    match action:
+        case Pause(by=by, reason=reason):
+            paused = Pause(by, reason, now)
+            if scope.task is None:
+                line.paused = paused
+            else:
+                line.paused_tasks[scope.task] = paused
+            sign = Sign.PAUSED
+        case Resume():
+            if scope.task is None:
+                line.paused = None
+            else:
+                line.paused_tasks.pop(scope.task, None)
+            sign = Sign.RESUMED
+        case SetLimits():
+            if scope.task is None:
+                line.limits = limits_after(line.limits, action)
+            else:
+                limits = limits_after(line.task_limits.get(scope.task, Limits()), action)
+                line.task_limits[scope.task] = limits
+                if limits == Limits():
+                    del line.task_limits[scope.task]
+            sign = Sign.LIMITED
+    world.notes.setdefault(scope.queue, []).append(Event(sign))
+    return Edited()
+
+
+def info(world: World) -> list[QueueInfo]:
+    """Every queue that holds a job or a setting."""
+    counts = Counter((kept.job.queue, kept.state) for kept in world.jobs.values())
+    return [
+        QueueInfo(
+            name=name,
+            counts={state: n for state in State if (n := counts[name, state])},
+            paused=queue.line.paused,
+            limits=queue.line.limits,
+            paused_tasks=dict(queue.line.paused_tasks),
+            task_limits=dict(queue.line.task_limits),
+            next_due=queue.due.first(),
+            oldest_ready=min(
+                (kept.created for kept in world.jobs.values() if _ready_in(kept, name)), default=None
+            ),
+        )
+        for name, queue in sorted(world.queues.items())
+        if queue.has_settings() or any(of == name for of, _ in counts)
+    ]
+
+
+def _ready_in(kept: Kept, queue: str) -> bool:
+    return kept.state is State.READY and kept.job.queue == queue

@@ -1,0 +1,473 @@
+"""The seam: everything a backend must be able to do, as batch-shaped, atomic verbs.
+
+`memory` is the reference; the other brokers are translations of it, and `dray.testing.conformance` holds
+them all to the same behaviour. Rules that hold for every verb:
+
+- Each call is one atomic step (large ones are several, and say so). A reply that got lost is never a
+  problem: repeating the call has no second effect.
+- `now` is the broker's own clock unless a test or the simulation passes it.
+- What is refused (`InvalidInput`) is refused before anything is changed.
+- Verbs are coroutines. On a broker opened with `blocking=True` they never suspend, so that the blocking
+  facade can run them to their end without an event loop (`run_blocking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+import msgspec
+
+from dray.job import (
+    ENVELOPE_VERSION,
+    Job,
+    Outcome,
+    Overflow,
+    Progress,
+    Record,
+    Settled,
+    State,
+    Taken,
+)
+from dray.policy import Retention
+
+PUT_STEP: Final = 1000
+"""How many jobs one atomic step of `put` accepts; a longer list is put in several steps."""
+PROMOTE_STEP: Final = 1000
+"""How many due jobs one `take` makes ready per queue."""
+EXPIRE_STEP: Final = 100
+"""How many expired jobs one `take` buries before it hands out what it has."""
+FORWARD_STEP: Final = 1000
+"""How many outbox messages one call forwards; `sweep` does the rest."""
+PAGE_MAX: Final = 1000
+"""The largest page of `find` and `edit`."""
+
+Ref = tuple[str, int]
+"""A run: job id and run number."""
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """What a worker can run. None means any."""
+
+    tasks: frozenset[str] | None = None
+    priorities: frozenset[int] | None = None
+    version: int = ENVELOPE_VERSION
+
+
+class Interest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a waiter wants to be woken for: work, word for its session, or the end of watched jobs."""
+
+    queues: tuple[str, ...] = ()
+    filter: Filter = Filter()
+    session: str | None = None
+    watcher: str | None = None
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """Why `wait` returned; all empty after a timeout."""
+
+    work: bool = False
+    told: bool = False
+    """There is word for the session: `renew` to hear it."""
+    finished: tuple[str, ...] = ()
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What became of one job given to `put`."""
+
+    id: str
+    """Its own id, or that of the job whose key or id it repeats."""
+    state: State
+    verdict: Literal["created", "duplicate", "full"] = "created"
+    replaced: str | None = None
+    """The job whose place it took (`on_duplicate="replace"`)."""
+    max_ready: int | None = None
+    """The bound it met, when the verdict is `full`: the job was not accepted."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Progress of one run."""
+
+    id: str
+    run: int
+    progress: Progress
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A sign of life of one session, good for `lease` milliseconds."""
+
+    session: str
+    lease: int
+    progress: tuple[Report, ...] = ()
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The broker's answer to a beat."""
+
+    opened: bool
+    """The session was unknown: whatever it held before is lost."""
+    lost: tuple[Ref, ...] = ()
+    """Runs that cannot complete any more."""
+    cancelled: tuple[Ref, ...] = ()
+    """Runs that should stop."""
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What one step of `sweep` found to do."""
+
+    forwarded: int = 0
+    promoted: int = 0
+    lapsed: int = 0
+    """Sessions whose lease ran out."""
+    freed: int = 0
+    """Runs those sessions held."""
+    expired: int = 0
+    pruned: int = 0
+    repaired: int = 0
+    more: bool = False
+    """Some kind of work reached the limit: call again."""
+
+
+class Ids(msgspec.Struct, frozen=True):
+    """Select jobs by id."""
+
+    ids: tuple[str, ...]
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Select jobs by what they are. `state` and `queue` are looked up, the rest is filtered."""
+
+    state: State | None = None
+    queue: str | None = None
+    task: str | None = None
+    priorities: frozenset[int] | None = None
+    tag: str | None = None
+    group: str | None = None
+    key: str | None = None
+    parent: str | None = None
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Select a queue, or one task in a queue."""
+
+    queue: str
+    task: str | None = None
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Not started if it was not running; told to stop if it was; never retried."""
+
+    reason: str = "cancelled"
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Run a finished job again, or a delayed one now, with all its retries."""
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Forget a job. A running one is refused: cancel it first."""
+
+
+class Reschedule(msgspec.Struct, frozen=True):
+    """Set the due time of a job that has not started."""
+
+    due: int
+
+
+class Reprioritise(msgspec.Struct, frozen=True):
+    """Set the priority of a job that has not started."""
+
+    priority: int
+
+
+class Speculate(msgspec.Struct, frozen=True):
+    """Offer a running job (`speculate=True`) to another session: the first completion counts."""
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Hand out nothing of this scope; running jobs finish."""
+
+    by: str = ""
+    reason: str = ""
+    at: int = 0
+    """Filled in by the broker."""
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Undo `Pause`."""
+
+
+class SetLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's word on limits; it wins over what jobs declare. None takes it back.
+
+    `max_ready`, `overflow` and `group_running` exist for a whole queue only.
+    """
+
+    rate: str | msgspec.UnsetType | None = msgspec.UNSET
+    max_running: int | msgspec.UnsetType | None = msgspec.UNSET
+    max_ready: int | msgspec.UnsetType | None = msgspec.UNSET
+    overflow: Overflow | msgspec.UnsetType | None = msgspec.UNSET
+    group_running: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+JobAction = Cancel | Retry | Delete | Reschedule | Reprioritise | Speculate
+ScopeAction = Pause | Resume | SetLimits
+
+
+class Edited(msgspec.Struct, frozen=True):
+    """What one step of `edit` did. Go on with `cursor` until it is None."""
+
+    changed: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    """Ids that were named but could not be changed, and why."""
+    cursor: str | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits an operator has set on a scope."""
+
+    rate: str | None = None
+    max_running: int | None = None
+    max_ready: int | None = None
+    overflow: Overflow | None = None
+    group_running: int | None = None
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a queue stands."""
+
+    name: str
+    counts: dict[State, int]
+    paused: Pause | None = None
+    limits: Limits = Limits()
+    paused_tasks: dict[str, Pause] = {}
+    task_limits: dict[str, Limits] = {}
+    next_due: int | None = None
+    oldest_ready: int | None = None
+    """When the ready job that was created first was created."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of `find`. It may be short or empty while `cursor` is not None: go on."""
+
+    records: list[Record]
+    cursor: str | None = None
+
+
+class Doc(msgspec.Struct, frozen=True):
+    """A small versioned document."""
+
+    kind: str
+    name: str
+    value: bytes
+    version: int
+    """Grows with every write and is never used twice, also after the document was deleted."""
+    expires: int | None = None
+
+
+class DocWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """Write a document if its version is the expected one (0: it must not exist; None: whatever it is).
+
+    `value=None` deletes it.
+    """
+
+    kind: str
+    name: str
+    value: bytes | None
+    expect_version: int | None = None
+    ttl: int | None = None
+
+
+class DocReply(msgspec.Struct, frozen=True):
+    """Whether the write was made, and the document as it stands now."""
+
+    written: bool
+    doc: Doc | None
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """One thing that happened to a job (or, with an empty id, to its queue)."""
+
+    kind: str
+    id: str = ""
+    run: int = 0
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What one step did to one queue. Numbers count up from 1 without holes."""
+
+    queue: str
+    number: int
+    at: int
+    events: tuple[Event, ...]
+
+
+class Feed(msgspec.Struct, frozen=True):
+    """New entries, in order per queue."""
+
+    entries: list[Entry]
+    cursor: dict[str, int]
+    gaps: tuple[str, ...] = ()
+    """Queues of which entries were dropped before this reader came: read them anew with `find`."""
+
+
+class Broker(Protocol):
+    """The verbs. One broker object belongs to one thread or event loop and to one process."""
+
+    namespace: str
+    retention: Retention
+
+    async def put(
+        self,
+        jobs: Sequence[Job],
+        *,
+        when: DocWrite | None = None,
+        durability: Literal["normal", "full"] | None = None,
+        now: int | None = None,
+    ) -> list[Accepted]:
+        """Accept jobs; once this returns, they are not lost. One reply per job, in order.
+
+        Up to `PUT_STEP` jobs are one atomic step. With `when`, the document is written in the same step,
+        and nothing happens (an empty list) unless its version is the expected one; then all jobs must be
+        of one queue and no more than one step.
+        """
+        ...
+
+    async def take(
+        self,
+        session: str,
+        request: int,
+        queues: Sequence[str],
+        filter: Filter,
+        want: int,
+        *,
+        now: int | None = None,
+    ) -> list[Taken]:
+        """Hand out up to `want` jobs, each with a new run number, queues in order of preference.
+
+        Within a queue: jobs that fell due are made ready first; then strictly by priority; among the
+        tasks of one priority the one whose next job has waited longest; groups take turns; first come,
+        first served inside a group. Nothing paused, over a limit, or outside `filter` is handed out.
+
+        `request` counts up with each new call of the session. Repeating the last one returns the same
+        runs, less those that are not held any more; an older one is `InvalidInput`. A session that is
+        unknown or past its lease raises `SessionLost`.
+        """
+        ...
+
+    async def settle(
+        self, session: str, outcomes: Sequence[Outcome], *, now: int | None = None
+    ) -> list[Settled]:
+        """Record what runs came to; one reply per outcome, in order.
+
+        Accepted only from the session that holds the run. Releases keys and limits once, wakes whoever
+        watches or waits for the job. A job that was asked to stop is recorded as cancelled whatever
+        its run came to.
+        """
+        ...
+
+    async def renew(self, beats: Sequence[Beat], *, now: int | None = None) -> list[Heard]:
+        """Open sessions or keep them alive, record progress, hear of lost and cancelled runs."""
+        ...
+
+    async def release(
+        self, session: str, *, suspect: bool = True, blamed: Collection[Ref] = (), now: int | None = None
+    ) -> int:
+        """End a session: what it holds is free now. Returns how many runs that were.
+
+        `blamed` names runs that crashed alone in a child: these count towards `max_crashes`. All others
+        become suspect, unless the worker ended in good order (`suspect=False`).
+        """
+        ...
+
+    async def sweep(self, limit: int = 1000, *, lapse: bool = True, now: int | None = None) -> Swept:
+        """One bounded step of upkeep; each kind of work gets its own `limit`.
+
+        Forwards the outbox, makes due jobs ready, frees what lapsed sessions held (unless `lapse` is
+        False: a sweeper that was out of contact itself must not judge others), buries expired jobs,
+        prunes what is past its retention, repairs what is inconsistent.
+        """
+        ...
+
+    async def edit(
+        self,
+        selection: Ids | Query | Scope,
+        action: JobAction | ScopeAction,
+        *,
+        cursor: str | None = None,
+        limit: int = PAGE_MAX,
+        dry_run: bool = False,
+        now: int | None = None,
+    ) -> Edited:
+        """Change jobs (by `Ids` or `Query`) or a queue (by `Scope`).
+
+        A step looks at no more than `limit` jobs; go on with the cursor it returns.
+        """
+        ...
+
+    async def get(
+        self, ids: Sequence[str], *, watch: str | None = None, now: int | None = None
+    ) -> list[Record | None]:
+        """Read jobs; None for an unknown id.
+
+        With `watch`, each that is unfinished is watched from the same step on: its end reaches
+        `wait(Interest(watcher=watch))`.
+        """
+        ...
+
+    async def find(
+        self, query: Query, *, cursor: str | None = None, limit: int = 100, now: int | None = None
+    ) -> Page:
+        """Read jobs by state and queue; other filters scan a bounded stretch per page."""
+        ...
+
+    async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
+        """Every queue that holds a job or a setting, by name."""
+        ...
+
+    async def doc(
+        self,
+        kind: str,
+        name: str,
+        value: bytes | msgspec.UnsetType | None = msgspec.UNSET,
+        *,
+        expect_version: int | None = None,
+        ttl: int | None = None,
+        now: int | None = None,
+    ) -> DocReply:
+        """Read a document; or, given a value, compare-and-set it (see `DocWrite`)."""
+        ...
+
+    async def docs(self, kind: str, *, now: int | None = None) -> list[Doc]:
+        """All documents of a kind, by name."""
+        ...
+
+    async def events(self, cursor: Mapping[str, int] | None = None, *, limit: int = 1000) -> Feed:
+        """Entries after `cursor`; `{}` starts with the oldest kept, None with the next one to come."""
+        ...
+
+    async def wait(self, interest: Interest, timeout: float) -> Wake:
+        """Sleep until there may be something of interest, or for `timeout` seconds. Never a busy poll."""
+        ...
+
+    async def audit(self) -> list[str]:
+        """What is inconsistent, a sentence each; empty when all is sound. For tests and `dray doctor`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections. Sessions stay: release them first."""
+        ...
+
+
+T = TypeVar("T")
+
+
+def run_blocking(call: Coroutine[Any, Any, T]) -> T:
+    """Run a verb of a broker that was opened with `blocking=True`, here and now."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    call.close()
+    raise RuntimeError("this broker was not opened with blocking=True")
