@@ -1,0 +1,397 @@
+"""Jobs and payloads as bytes.
+
+**The envelope** (`pack`, `unpack`) is a MessagePack array of a Job's fields, its version first.
+
+**A payload**, the arguments of a call or a result, says itself how to read it. Its first byte is the header:
+bit 7 is set if the rest is zlib-compressed, the low 7 bits are the number of the codec:
+
+| number | codec | a call is | carries |
+|---|---|---|---|
+| 1 | msgpack | `[args, kwargs]` | all of `dray.values`, unchanged |
+| 2 | json | `{"args": [], "kwargs": {}}` | what JSON has; the rest as text |
+| 3 | protobuf | one message | a call with one message as its only argument |
+| 4 | pickle | `(args, kwargs)` | anything; refused unless `Codecs(allow_pickle=True)` |
+| 16-127 | registered by users | | |
+
+`max_payload` and `max_result` limit the size before compression, when writing and when reading: so the limit
+does not depend on how well something compresses, and a small payload can't unpack into a large one.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import zlib
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from dray import values
+from dray.errors import CodecError, DecodeError, EncodeError, InvalidInput, NewerVersion, TooLarge
+from dray.hints import Hint, Hints
+from dray.job import ENVELOPE_VERSION, Job, check_name
+from dray.values import Lower, Lowering
+
+MAX_PAYLOAD: Final = 1024 * 1024
+MAX_RESULT: Final = 1024 * 1024
+COMPRESS_OVER: Final = 64 * 1024
+_COMPRESSED: Final = 0x80
+_HEADERS: Final = [bytes((number,)) for number in range(128)]
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+_T = TypeVar("_T")
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """As much of an envelope as every version of dray can read."""
+
+    version: int
+
+
+_pack_job = msgspec.msgpack.Encoder().encode
+_unpack_job = msgspec.msgpack.Decoder(Job).decode
+_unpack_head = msgspec.msgpack.Decoder(_Head).decode
+
+
+def pack(job: Job) -> bytes:
+    """The stored form of a job."""
+    try:
+        return _pack_job(job)
+    except Exception as error:
+        raise values.unwritable(error) from error
+
+
+def unpack(data: bytes, newest: int = ENVELOPE_VERSION) -> Job:
+    """The job of a stored form. NewerVersion if a newer dray wrote it, DecodeError if it is broken.
+
+    Only types are checked here; values were, before the job was put. `newest` is for a caller that merely
+    passes jobs on and knows that the receiver reads newer versions.
+    """
+    try:
+        job = _unpack_job(data)
+    except Exception as error:
+        _refuse_newer(data)
+        raise values.unreadable(error) from error
+    if not 1 <= job.version <= newest:
+        _refuse_newer(data)
+        raise DecodeError(f"the job has version {job.version}, which never was")
+    return job
+
+
+def _refuse_newer(data: bytes) -> None:
+    # A newer form may have more fields or other types: only its first field is sure to be readable.
+    try:
+        version = _unpack_head(data).version
+    except Exception:
+        return
+    if version > ENVELOPE_VERSION:
+        raise NewerVersion(
+            f"the job has version {version}, this dray reads up to {ENVELOPE_VERSION}: upgrade this worker"
+        )
+
+
+class Codec(Protocol):
+    """One way to write calls and results. Whatever it raises becomes an EncodeError or DecodeError.
+
+    Only `ValueCodec` needs to be known to write one: it turns values that carry themselves into calls.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    def encode(self, value: Any) -> bytes: ...
+
+    def decode(self, data: bytes, hint: Hint | None) -> Any: ...
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
+
+    def decode_call(self, data: bytes, hints: Hints | None) -> Call: ...
+
+
+class ValueCodec:
+    """Base of codecs for any value: a call is the value `[args, kwargs]`.
+
+    A subclass sets `name` and `number` and defines `write` and `read`.
+    """
+
+    name: str
+    number: int
+
+    def write(self, value: Any) -> bytes:
+        raise NotImplementedError
+
+    def read(self, data: bytes) -> Any:
+        raise NotImplementedError
+
+    def encode(self, value: Any) -> bytes:
+        return self.write(value)
+
+    def decode(self, data: bytes, hint: Hint | None) -> Any:
+        value = self.read(data)
+        return value if hint is None else hint.convert(value)
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self.write([list(args), kwargs])
+
+    def decode_call(self, data: bytes, hints: Hints | None) -> Call:
+        args, kwargs = msgspec.convert(self.read(data), tuple[list[Any], dict[str, Any]])
+        return (tuple(args), kwargs) if hints is None else hints.convert(args, kwargs)
+
+
+class _Msgpack(ValueCodec):
+    name, number = "msgpack", 1
+    write = encode = staticmethod(values.encode)
+    encode_call = staticmethod(values.encode_call)
+    read = staticmethod(values.decode)
+
+    def decode_call(self, data: bytes, hints: Hints | None) -> Call:
+        args, kwargs = values.decode_call(data)
+        return (tuple(args), kwargs) if hints is None else hints.convert(args, kwargs)
+
+
+def _json_float(value: float, walk: Lowering, depth: int) -> float:
+    if not math.isfinite(value):
+        raise EncodeError(f"JSON cannot carry {value}")
+    return value
+
+
+def _json_dict(value: dict[Any, Any], walk: Lowering, depth: int) -> object:
+    raise EncodeError("JSON cannot carry a dict with keys that are not str")
+
+
+def _json_datetime(value: datetime, walk: Lowering, depth: int) -> datetime:
+    # Offsets with seconds, as zones had before 1900, do not exist in JSON's date format: UTC is as true.
+    return value.astimezone(UTC) if _odd_offset(value) else value
+
+
+def _json_time(value: time, walk: Lowering, depth: int) -> time:
+    if _odd_offset(value):
+        raise EncodeError("JSON cannot carry a time whose offset has seconds")
+    return value
+
+
+def _odd_offset(value: datetime | time) -> bool:
+    offset = value.utcoffset()
+    return offset is not None and offset % timedelta(minutes=1) != timedelta(0)
+
+
+def _as_list(value: Any, walk: Lowering, depth: int) -> object:
+    return walk.items(value, depth)
+
+
+def _as_text(value: Any, walk: Lowering, depth: int) -> object:
+    return value  # msgspec writes these as text: bytes in base64, dates and times in ISO 8601
+
+
+_JSON_LEAVES: Final[dict[type, Lower]] = {
+    float: _json_float,
+    dict: _json_dict,
+    **dict.fromkeys((tuple, set, frozenset), _as_list),
+    **dict.fromkeys((bytes, bytearray, memoryview), _as_text),
+    **dict.fromkeys((date, timedelta, UUID, Decimal), _as_text),
+    datetime: _json_datetime,
+    time: _json_time,
+}
+
+
+class _JsonCall(msgspec.Struct, forbid_unknown_fields=True):
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class _Json:
+    """For producers and workers in other languages.
+
+    Tuples and sets become arrays; bytes, dates, UUIDs and Decimals become text, and come back as what they
+    were only where an annotation says so. A time zone's name is lost, its offset is not. Keys that are not
+    str, inf and nan are refused rather than changed.
+    """
+
+    name, number = "json", 2
+    _walk = Lowering(frozenset({NoneType, bool, int, str}), _JSON_LEAVES, dict_keys=frozenset({str}))
+    _write = msgspec.json.Encoder().encode
+    _read = msgspec.json.Decoder().decode
+    _read_call = msgspec.json.Decoder(_JsonCall).decode
+
+    def encode(self, value: Any) -> bytes:
+        return self._write(self._walk.lower(value))
+
+    def decode(self, data: bytes, hint: Hint | None) -> Any:
+        value = self._read(data)
+        return value if hint is None else hint.convert(value, text=True)
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        return self.encode({"args": list(args), "kwargs": kwargs})
+
+    def decode_call(self, data: bytes, hints: Hints | None) -> Call:
+        call = self._read_call(data)
+        if hints is None:
+            return tuple(call.args), call.kwargs
+        return hints.convert(call.args, call.kwargs, text=True)
+
+
+class _Protobuf:
+    """A message, as its class writes it: the annotation of the parameter, or result, must name that class."""
+
+    name, number = "protobuf", 3
+
+    def encode(self, value: Any) -> bytes:
+        if not hasattr(type(value), "SerializeToString"):
+            raise EncodeError(f"protobuf carries one message, not a value of type {type(value).__qualname__}")
+        message: bytes = value.SerializeToString()
+        return message
+
+    def decode(self, data: bytes, hint: Hint | None) -> Any:
+        if hint is None or not hasattr(hint.annotation, "FromString"):
+            raise DecodeError("protobuf needs an annotation that names the class of the message")
+        return hint.annotation.FromString(data)
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        if len(args) != 1 or kwargs:
+            raise EncodeError(
+                "protobuf carries a call with one positional argument, a message, and no others; "
+                f"this one has {len(args)} positional and {len(kwargs)} keyword arguments"
+            )
+        return self.encode(args[0])
+
+    def decode_call(self, data: bytes, hints: Hints | None) -> Call:
+        first = hints.positional[0][1] if hints is not None and hints.positional else None
+        return (self.decode(data, first),), {}
+
+
+class _Pickle(ValueCodec):
+    name, number = "pickle", 4
+
+    def write(self, value: Any) -> bytes:
+        return pickle.dumps(value)
+
+    def read(self, data: bytes) -> Any:
+        return pickle.loads(data)  # noqa: S301  # only in a registry that was told to allow it
+
+
+class Codecs:
+    """The codecs that one app reads and writes. Broken payloads raise CodecErrors and nothing else.
+
+    >>> codecs = Codecs()
+    >>> codecs.decode_call(codecs.encode_call(("a@x.org",), {"copies": 2}))
+    (('a@x.org',), {'copies': 2})
+    """
+
+    def __init__(self, *, allow_pickle: bool = False) -> None:
+        built_in: list[Codec] = [_Msgpack(), _Json(), _Protobuf()]
+        if allow_pickle:
+            built_in.append(_Pickle())
+        self._by_name = {codec.name: codec for codec in built_in}
+        self._by_number = {codec.number: codec for codec in built_in}
+
+    def register(self, codec: Codec) -> None:
+        """Add a codec, with a number from 16 to 127 that stays its own: stored payloads carry it."""
+        name, number = check_name("codec", codec.name), codec.number
+        if type(number) is not int or not 16 <= number <= 127:
+            raise InvalidInput("codec", number, "a number from 16 to 127 is allowed; lower ones are dray's")
+        if name in self._by_name or name == _Pickle.name:
+            raise InvalidInput("codec", name, "this name is taken")
+        if number in self._by_number:
+            raise InvalidInput("codec", number, f"this number is taken by {self._by_number[number].name!r}")
+        self._by_name[name] = self._by_number[number] = codec
+
+    def encode_call(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        codec: str = "msgpack",
+        limit: int = MAX_PAYLOAD,
+    ) -> bytes:
+        """The payload of a call."""
+        chosen = self._by_name.get(codec) or self._missing(codec)
+        return _write(chosen.number, limit, "max_payload", chosen.encode_call, args, kwargs)
+
+    def decode_call(self, data: bytes, hints: Hints | None = None, *, limit: int = MAX_PAYLOAD) -> Call:
+        """The arguments of a payload, converted to what `hints` say."""
+        codec, body = self._open(data, limit, "max_payload")
+        return _read(codec.decode_call, body, hints)
+
+    def encode_value(self, value: object, *, codec: str = "msgpack", limit: int = MAX_RESULT) -> bytes:
+        """The payload of a result."""
+        chosen = self._by_name.get(codec) or self._missing(codec)
+        return _write(chosen.number, limit, "max_result", chosen.encode, value)
+
+    def decode_value(self, data: bytes, type: Any = Any, *, limit: int = MAX_RESULT) -> Any:
+        """The value of a payload, converted to the annotation `type`."""
+        codec, body = self._open(data, limit, "max_result")
+        return _read(codec.decode, body, Hint.of(type))
+
+    def _missing(self, name: str) -> NoReturn:
+        pickled = "; pickle needs Codecs(allow_pickle=True)" if name == _Pickle.name else ""
+        raise InvalidInput("codec", name, f"one of {', '.join(self._by_name)} is allowed{pickled}")
+
+    def _open(self, data: bytes, limit: int, setting: str) -> tuple[Codec, bytes]:
+        if not data:
+            raise DecodeError("the payload is empty: not even its header is there")
+        codec = self._by_number.get(data[0] & ~_COMPRESSED)
+        if codec is None:
+            raise DecodeError(_unknown(data[0] & ~_COMPRESSED))
+        if data[0] & _COMPRESSED:
+            return codec, _decompress(data[1:], limit, setting)
+        if len(data) - 1 > limit:
+            raise TooLarge(f"{len(data) - 1} bytes are more than {setting}={limit}")
+        return codec, data[1:]
+
+
+def _unknown(number: int) -> str:
+    if number == _Pickle.number:
+        return "the payload is pickled, and reading it would run what it says: see Codecs(allow_pickle=True)"
+    return f"the payload was written by codec {number}, which is not registered here"
+
+
+def _write(number: int, limit: int, setting: str, encode: Callable[..., bytes], *what: Any) -> bytes:
+    try:
+        body = encode(*what)
+    except CodecError:
+        raise
+    except Exception as error:
+        raise values.unwritable(error) from error
+    if type(body) is not bytes:
+        raise EncodeError(f"codec {number} gave {type(body).__name__} instead of bytes")
+    size = len(body)
+    if size > limit:
+        raise TooLarge(
+            f"{size} bytes are more than {setting}={limit}: store large data elsewhere and pass its place"
+        )
+    if size > COMPRESS_OVER:
+        smaller = zlib.compress(body, 1)
+        if len(smaller) <= size * 0.9:
+            return bytes((number | _COMPRESSED,)) + smaller
+    return _HEADERS[number] + body
+
+
+def _read(read: Callable[..., _T], *what: Any) -> _T:
+    try:
+        return read(*what)
+    except CodecError:
+        raise
+    except Exception as error:
+        raise values.unreadable(error) from error
+
+
+def _decompress(data: bytes, limit: int, setting: str) -> bytes:
+    """Never more than `limit` bytes, whatever the data claims."""
+    stream = zlib.decompressobj()
+    try:
+        body = stream.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise DecodeError(f"the payload is compressed, but broken: {error}") from error
+    if len(body) > limit:
+        raise TooLarge(f"the payload unpacks to more than {setting}={limit} bytes")
+    if not stream.eof or stream.unused_data:
+        raise DecodeError("the payload is compressed, but cut off or followed by something else")
+    return body

@@ -1,0 +1,231 @@
+"""What a function's annotations say about a call: whether it fits, and which classes its values become.
+
+Bytes never name a class (see `dray.values`), so a decoded argument is plain data until its annotation says
+otherwise. `msgspec.convert` does that for dataclasses, Structs, attrs classes, Enums, NamedTuples,
+TypedDicts, the types of `datetime`, UUID, Decimal, Literal, unions and any nesting of these; classes with a
+`model_validate` (pydantic's) build themselves.
+
+An annotation that cannot be resolved (a name that exists only for the type checker) or that msgspec cannot
+handle (a union of two dataclasses, an arbitrary class) leaves the value untouched. A value that does not fit
+an annotation is a DecodeError that names the parameter. Where a text stands for a datetime, UUID, Decimal and
+the like, it is read as one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import NoneType
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from dray.errors import DecodeError
+from dray.values import describe
+
+_LEAVES: Final = frozenset(
+    {NoneType, bool, int, float, str, bytes, datetime, date, time, timedelta, UUID, Decimal}
+)
+_UNTYPED: Final = (Any, object, inspect.Parameter.empty)
+_Parameter = inspect.Parameter
+
+
+class _Untouched(Exception):
+    """A part of the annotation is a class that nobody can build."""
+
+
+def _build(kind: Any, value: Any) -> object:
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    if isinstance(kind, type) and isinstance(value, kind):
+        return value
+    raise _Untouched
+
+
+class Hint:
+    """One annotation."""
+
+    __slots__ = ("annotation", "leaf")
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        self.leaf = annotation if isinstance(annotation, type) and annotation in _LEAVES else None
+        """The class whose instances need no conversion, because nothing is inside them."""
+
+    @staticmethod
+    def of(annotation: Any) -> Hint | None:
+        """None if there is nothing to be done with values of this annotation."""
+        if annotation is None:
+            annotation = NoneType
+        try:
+            return _hint(annotation)
+        except TypeError:  # not hashable: Annotated with a list, for one
+            return _hint.__wrapped__(annotation)
+
+    def convert(self, value: Any, *, text: bool = False) -> Any:
+        """`value` as the annotation wants it. If it does not fit: any error, as classes check themselves.
+
+        `text`: it comes from a format that has only texts, so bytes are base64 and keys of dicts are texts.
+        """
+        if self.leaf is not None and isinstance(value, self.leaf):
+            return value
+        annotation = self.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Enum):
+            return annotation(value)  # any value and any combination of flags; msgspec knows fewer
+        try:
+            return msgspec.convert(
+                value,
+                annotation,
+                builtin_types=() if text else (bytes, bytearray),
+                str_keys=text,
+                dec_hook=_build,
+            )
+        except _Untouched:
+            return value
+
+
+@functools.lru_cache(maxsize=4096)
+def _hint(annotation: Any) -> Hint | None:
+    if annotation in _UNTYPED:
+        return None
+    if not (isinstance(annotation, type) and issubclass(annotation, Enum)):
+        try:
+            msgspec.msgpack.Decoder(annotation)
+        except Exception:
+            return None  # msgspec says here, once, what it cannot handle
+    return Hint(annotation)
+
+
+def annotations_of(function: Callable[..., object]) -> dict[str, Any]:
+    """The annotations of parameters and `return`, texts resolved; those that cannot be are left out."""
+    signature = _signature(function)
+    found = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    found["return"] = signature.return_annotation
+    namespace = _globals_of(function)
+    resolved = {}
+    for name, annotation in found.items():
+        if annotation is _Parameter.empty:
+            continue
+
+        def holder() -> None: ...
+
+        holder.__annotations__ = {"it": annotation}
+        try:
+            # One by one: a name missing in one annotation must not cost the others.
+            resolved[name] = typing.get_type_hints(holder, namespace, include_extras=True)["it"]
+        except Exception:  # noqa: S112  # evaluating a text may raise anything
+            continue
+    return resolved
+
+
+def _signature(function: Callable[..., object]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def _globals_of(function: Any) -> dict[str, Any]:
+    target = inspect.unwrap(function)
+    while isinstance(target, functools.partial):
+        target = inspect.unwrap(target.func)
+    if not hasattr(target, "__globals__"):
+        target = type(target).__call__
+    return getattr(target, "__globals__", {})
+
+
+class Hints:
+    """The annotations of one function; made once, used for every call."""
+
+    def __init__(self, name: str, signature: inspect.Signature, annotations: Mapping[str, Any]) -> None:
+        self.name = name
+        self.signature = signature
+        self.returns: Any = annotations.get("return", Any)
+        """The annotation of the result, for `Codecs.decode_value`."""
+        self.positional: list[tuple[str, Hint | None]] = []
+        self._keywords: dict[str, Hint | None] = {}
+        self._rest: Hint | None = None
+        self._rest_keywords: Hint | None = None
+        for parameter in signature.parameters.values():
+            self._add(parameter, annotations.get(parameter.name, Any))
+        self._fits = _fits(list(signature.parameters.values()))
+
+    @classmethod
+    def of(cls, function: Callable[..., object], skip: frozenset[str] = frozenset()) -> Hints:
+        """The hints of a function; `skip` are parameters that the worker fills in and callers do not give."""
+        signature = _signature(function)
+        given = [p for name, p in signature.parameters.items() if name not in skip]
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        return cls(name, signature.replace(parameters=given), annotations_of(function))
+
+    def _add(self, parameter: inspect.Parameter, annotation: Any) -> None:
+        if parameter.default is None and annotation is not Any:
+            annotation = typing.Optional[annotation]  # noqa: UP045  # `x: int = None` is common, and meant so
+        hint = Hint.of(annotation)
+        match parameter.kind:
+            case _Parameter.VAR_POSITIONAL:
+                self._rest = hint
+            case _Parameter.VAR_KEYWORD:
+                self._rest_keywords = hint
+            case kind:
+                if kind is not _Parameter.KEYWORD_ONLY:
+                    self.positional.append((parameter.name, hint))
+                if kind is not _Parameter.POSITIONAL_ONLY:
+                    self._keywords[parameter.name] = hint
+
+    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """TypeError if the function cannot be called like this."""
+        given = len(args)
+        if given < len(self._fits):
+            must, may = self._fits[given]
+            names = kwargs.keys()
+            if must <= names <= may:
+                return
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): {error}") from None
+
+    def convert(
+        self, args: list[Any], kwargs: dict[str, Any], *, text: bool = False
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Decoded arguments as the annotations want them. Changes what it is given."""
+        known = len(self.positional)
+        for place, value in enumerate(args):
+            name, hint = self.positional[place] if place < known else (f"*{place}", self._rest)
+            if hint is not None and type(value) is not hint.leaf:
+                args[place] = self._one(name, hint, value, text)
+        for name, value in kwargs.items():
+            hint = self._keywords.get(name, self._rest_keywords)
+            if hint is not None and type(value) is not hint.leaf:
+                kwargs[name] = self._one(name, hint, value, text)
+        return tuple(args), kwargs
+
+    def _one(self, name: str, hint: Hint, value: Any, text: bool) -> Any:
+        try:
+            return hint.convert(value, text=text)
+        except Exception as error:
+            raise DecodeError(f"argument {name!r} of {self.name}: {describe(error)}") from error
+
+
+def _fits(parameters: list[inspect.Parameter]) -> list[tuple[frozenset[str], frozenset[str]]]:
+    """For each number of positional arguments: which names must, and which may, be given by keyword."""
+    places = [
+        p for p in parameters if p.kind in (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    by_name = [p for p in parameters if p.kind is _Parameter.KEYWORD_ONLY]
+    table = []
+    for given in range(len(places) + 1):
+        left = places[given:] + by_name
+        must = frozenset(p.name for p in left if p.default is _Parameter.empty)
+        may = frozenset(p.name for p in left if p.kind is not _Parameter.POSITIONAL_ONLY)
+        table.append((must, may))
+    return table
