@@ -15,6 +15,7 @@ from dray.broker.verbs import (
     DocWrite,
     Filter,
     Ids,
+    Interest,
     JobAction,
     Limits,
     Pause,
@@ -26,7 +27,18 @@ from dray.broker.verbs import (
     SetLimits,
 )
 from dray.errors import InvalidInput, UnknownDependency
-from dray.job import Job, Overflow, Record, State, check_name, check_word, parse_priority, queue_of
+from dray.job import (
+    Error,
+    Job,
+    Outcome,
+    OutcomeKind,
+    Overflow,
+    Record,
+    State,
+    check_name,
+    check_word,
+    queue_of,
+)
 from dray.policy import Rate, Retention, check_batch
 
 TIME_MAX: Final = 1 << 52
@@ -60,21 +72,110 @@ def check_take(session: str, request: int, queues: Sequence[str], filter: Filter
     check_word("session", session)
     _check_int("request", request, 1, TIME_MAX)
     _check_int("want", want, 0, WANT_MAX)
+    _check_queues(queues)
+    _check_filter(filter)
+
+
+def _check_queues(queues: Sequence[str]) -> None:
+    if isinstance(queues, str):
+        raise InvalidInput("queues", queues, "a list of names is allowed")
     for queue in queues:
         check_name("queue", queue)
-    if filter.priorities is not None:
-        for priority in filter.priorities:
-            parse_priority(priority)
+
+
+def _check_filter(filter: Filter) -> None:
+    _check_int("version", filter.version, 1, TIME_MAX)
+    if filter.tasks is not None and not isinstance(filter.tasks, frozenset):
+        raise InvalidInput("tasks", filter.tasks, "a frozenset of names, or None for any, is allowed")
+    for priority in filter.priorities or ():
+        _check_int("priority", priority, 0, 9)
+
+
+def check_wait(interest: Interest, timeout: float) -> None:
+    _check_queues(interest.queues)
+    _check_filter(interest.filter)
+    if not 0 <= timeout <= TIME_MAX:
+        raise InvalidInput("timeout", timeout, "a number of seconds from 0 is allowed")
 
 
 def check_beats(beats: Sequence[Beat]) -> None:
     for beat in beats:
         check_word("session", beat.session)
         _check_int("lease", beat.lease, 1, TIME_MAX)
+        for report in beat.progress:
+            progress = report.progress
+            numbers = (progress.done, 0 if progress.total is None else progress.total)
+            if not all(isinstance(number, int | float) for number in numbers):
+                raise InvalidInput("progress", progress, "numbers are allowed for done and total")
+            _check_text("progress", progress.note)
+
+
+def check_settle(session: str, outcomes: Sequence[Outcome]) -> None:
+    check_word("session", session)
+    for outcome in outcomes:
+        if type(outcome.id) is not str:
+            check_word("id", outcome.id)
+        _check_int("run", outcome.run, 1, TIME_MAX)
+        if type(outcome.kind) is not OutcomeKind:
+            raise InvalidInput("kind", outcome.kind, f"one of {', '.join(OutcomeKind)} is allowed")
+        if outcome.at is not None:
+            _check_int("at", outcome.at, 0, TIME_MAX)
+        if outcome.result is not None and not isinstance(outcome.result, bytes):
+            raise InvalidInput("result", outcome.result, "bytes are allowed")
+        if outcome.error is not None and not isinstance(outcome.error, Error):
+            raise InvalidInput("error", outcome.error, "an Error is allowed")
+        if outcome.reason is not None:
+            _check_text("reason", outcome.reason)
+
+
+def check_get(ids: Sequence[str], watch: str | None) -> None:
+    _check_ids(ids)
+    if watch is not None:
+        check_word("watch", watch)
+
+
+def _check_ids(ids: Sequence[str]) -> None:
+    if isinstance(ids, str) or not all(isinstance(id, str) for id in ids):
+        raise InvalidInput("ids", ids, "a list of ids is allowed")
+
+
+def check_query(query: Query) -> None:
+    if query.state is not None and not isinstance(query.state, State):
+        raise InvalidInput("state", query.state, f"one of {', '.join(State)} is allowed")
+    for field in ("queue", "task"):
+        if getattr(query, field) is not None:
+            check_name(field, getattr(query, field))
+    for field in ("tag", "group", "key", "parent"):
+        if getattr(query, field) is not None:
+            check_word(field, getattr(query, field))
+    for priority in query.priorities or ():
+        _check_int("priority", priority, 0, 9)
+
+
+def _check_text(field: str, text: object) -> None:
+    if not isinstance(text, str) or len(text) > REASON_MAX:
+        raise InvalidInput(field, text, f"text of at most {REASON_MAX} characters is allowed")
+
+
+def read_number(field: str, cursor: str | None) -> int:
+    """A cursor that is a plain number: that of the last job looked at."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 17):
+        raise InvalidInput(field, cursor, "only a cursor that an earlier page returned is allowed")
+    return int(cursor)
 
 
 def check_limit(limit: int) -> None:
     _check_int("limit", limit, 1, TIME_MAX)
+
+
+def check_session(session: str) -> None:
+    check_word("session", session)
+
+
+def check_kind(kind: str) -> None:
+    check_name("kind", kind)
 
 
 def check_page(limit: int) -> None:
@@ -98,6 +199,8 @@ def check_doc(
 
 def check_edit(selection: Ids | Query | Scope, action: JobAction | ScopeAction, limit: int) -> None:
     check_page(limit)
+    if not isinstance(action, JobAction | ScopeAction):
+        raise InvalidInput("action", action, "one of the actions of dray.broker.verbs is allowed")
     takes = "a Scope" if isinstance(action, ScopeAction) else "Ids or a Query"
     if isinstance(action, ScopeAction) != isinstance(selection, Scope):
         raise InvalidInput("selection", selection, f"{type(action).__name__} takes {takes}")
@@ -107,20 +210,24 @@ def check_edit(selection: Ids | Query | Scope, action: JobAction | ScopeAction, 
         case Reprioritise(priority=priority):
             _check_int("priority", priority, 0, 9)
         case Cancel(reason=reason) | Pause(reason=reason):
-            if len(reason) > REASON_MAX:
-                raise InvalidInput("reason", reason, f"at most {REASON_MAX} characters are allowed")
+            _check_text("reason", reason)
         case SetLimits():
             _check_limits(cast(Scope, selection), action)
         case _:
             pass
-    if isinstance(selection, Scope):
-        check_name("queue", selection.queue)
-        if selection.task is not None:
-            check_name("task", selection.task)
+    match selection:
+        case Scope(queue=queue, task=task):
+            check_name("queue", queue)
+            if task is not None:
+                check_name("task", task)
+        case Ids(ids=ids):
+            _check_ids(ids)
+        case Query():
+            check_query(selection)
 
 
 def _check_limits(scope: Scope, action: SetLimits) -> None:
-    if isinstance(action.rate, str):
+    if action.rate is not None and action.rate is not UNSET:
         Rate.parse(action.rate)
     for field in ("max_running", "max_ready", "group_running"):
         value = getattr(action, field)

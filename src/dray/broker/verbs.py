@@ -68,7 +68,7 @@ class Wake(msgspec.Struct, frozen=True):
 
     work: bool = False
     told: bool = False
-    """There is word for the session: `renew` to hear it."""
+    """There is word for the session that `renew` has not told yet."""
     finished: tuple[str, ...] = ()
 
 
@@ -169,7 +169,7 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Reschedule(msgspec.Struct, frozen=True):
-    """Set the due time of a job that has not started."""
+    """Set the due time of a job that is scheduled, retrying or ready."""
 
     due: int
 
@@ -401,7 +401,8 @@ class Broker(Protocol):
     ) -> Edited:
         """Change jobs (by `Ids` or `Query`) or a queue (by `Scope`).
 
-        A step looks at no more than `limit` jobs; go on with the cursor it returns.
+        A step changes no more than `limit` jobs; go on with the cursor it returns. A query goes through
+        the jobs in the order in which they arrived.
         """
         ...
 
@@ -418,7 +419,7 @@ class Broker(Protocol):
     async def find(
         self, query: Query, *, cursor: str | None = None, limit: int = 100, now: int | None = None
     ) -> Page:
-        """Read jobs by state and queue; other filters scan a bounded stretch per page."""
+        """Read jobs, ordered by state and queue; other filters scan a bounded stretch per page."""
         ...
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:

@@ -22,8 +22,9 @@ def problems(world: World) -> list[str]:
 
 def _of_job(world: World, kept: Kept) -> Iterator[str]:
     id, place, queue = kept.job.id, PLACES.get(kept.state), world.queue(kept.job.queue)
-    lanes = queue.line.classes.get(class_key(kept.job))
-    lane = lanes.lanes.get(lane_key(kept.job)) if lanes else None
+    class_ = queue.line.classes.get(class_key(kept.job))
+    group = class_.groups.get(kept.job.group) if class_ else None
+    lane = group.lanes.get(lane_key(kept.job)) if group else None
     stands_in = {
         Place.WAITING: bool(kept.waiting),
         Place.DUE: id in queue.due,
@@ -54,12 +55,11 @@ def _of_queue(world: World, queue: Queue) -> Iterator[str]:
         for id in ids:
             if id not in world.jobs:
                 yield f"{queue.name} lists {id}, which does not exist"
-    for (priority, task, _), lanes in queue.line.classes.items():
-        if not lanes.lanes:
-            yield f"{queue.name} keeps an empty class for {task} at {priority}"
-        for key, lane in lanes.lanes.items():
-            if not lane.jobs:
-                yield f"{queue.name} keeps an empty lane {key} for {task} at {priority}"
+    for (priority, task, _), class_ in queue.line.classes.items():
+        empty = [group.name for group in class_.groups.values() if not group.lanes]
+        if empty or not class_.groups or not all(lane.jobs for lane in class_.lanes()):
+            yield f"{queue.name} keeps an empty class, group or lane for {task} at {priority}"
+        for lane in class_.lanes():
             for id in lane.jobs:
                 if id not in world.jobs:
                     yield f"{queue.name} has {id} in line, which does not exist"

@@ -18,14 +18,20 @@ from dray.broker.checks import (
     check_dependency,
     check_doc,
     check_edit,
+    check_get,
+    check_kind,
     check_limit,
     check_page,
     check_puts,
+    check_query,
+    check_session,
+    check_settle,
     check_take,
+    check_wait,
     matches,
 )
 from dray.broker.memory.audit import problems
-from dray.broker.memory.edits import apply, info, record, scan, set_scope
+from dray.broker.memory.edits import apply, info, page, record, set_scope
 from dray.broker.memory.line import Class
 from dray.broker.memory.world import Kept, Queue, Session, World
 from dray.broker.verbs import (
@@ -122,21 +128,38 @@ class MemoryBroker:
         for first in range(0, len(jobs) or 1, PUT_STEP):
             batch = jobs[first : first + PUT_STEP]
             with self._step(now) as at:
-                self._check_dependencies(batch, {job.id for job in jobs})
+                if first == 0:
+                    self._check_dependencies(jobs)
                 if when is not None and not self._world.write_doc(when, at):
                     return []
                 accepted += [self._put(job, at) for job in batch]
             await self._forward(now)
+        if any(
+            reply.id != job.id or reply.verdict == "full" for job, reply in zip(jobs, accepted, strict=True)
+        ):
+            await self._tell_of_refused(jobs, now)
         return accepted
 
-    def _check_dependencies(self, batch: Sequence[Job], together: set[str]) -> None:
-        for job in batch:
+    async def _tell_of_refused(self, jobs: Sequence[Job], now: int | None) -> None:
+        """Jobs of the same call that wait for one that was not accepted must not wait for ever."""
+        with self._step(now):
+            for job in jobs:
+                if job.id not in self._world.jobs:
+                    self._world.tell_dependants(job.id, State.NOT_FOUND)
+        await self._forward(now)
+
+    def _check_dependencies(self, jobs: Sequence[Job]) -> None:
+        together = {job.id for job in jobs}
+        for job in jobs:
             for dependency in job.waits_for:
                 check_dependency(job, dependency, dependency in together or dependency in self._world.jobs)
 
     def _put(self, job: Job, now: int) -> Accepted:
-        others = [kept for kept in (self._world.jobs.get(job.id), self._key_holder(job, now)) if kept]
+        holders = (self._world.jobs.get(job.id), self._key_holder(job, now))
+        others = list(dict.fromkeys(kept for kept in holders if kept is not None))
         for other in others:
+            if other.as_put == job:  # the very same again: a repeated call
+                return Accepted(job.id, other.state, "duplicate")
             if job.on_duplicate != "replace" or other.run or other.state not in NOT_STARTED:
                 return Accepted(other.job.id, other.state, "duplicate")
         leaves_room = any(other.state is State.READY and other.job.queue == job.queue for other in others)
@@ -169,7 +192,8 @@ class MemoryBroker:
 
     def _replace(self, other: Kept, job: Job, now: int) -> None:
         if other.job.id == job.id:
-            self._world.delete(other, now)
+            self._world.note(other, Move.DELETED)
+            self._world.remove(other, now)
         elif other.state in NOT_STARTED:
             self._world.finish(other, Move.CANCELLED, State.CANCELLED, now, f"replaced by {job.id}")
 
@@ -221,7 +245,8 @@ class MemoryBroker:
         for key in queue.line.open_classes(filter, now):
             declared = queue.line.classes[key]
             room = min(want, queue.line.class_room(key[1], declared, now))
-            while room > 0 and (lane := queue.line.next_lane(key, now)) is not None:
+            while room > 0 and (free := queue.line.next_lane(key, now)) is not None:
+                group, lane = free
                 kept = self._world.jobs[lane.jobs.head() or ""]
                 if kept.expires is not None and now >= kept.expires:
                     self._world.bury(kept, now, "expired: it was not started within its ttl")
@@ -229,7 +254,7 @@ class MemoryBroker:
                     if buried == EXPIRE_STEP:
                         return
                     continue
-                queue.line.took_turn(lane)
+                queue.line.took_turn(group)
                 queue.line.spend(kept.job, declared, lane.rate, now)
                 self._start(kept, session, now)
                 room, want = room - 1, want - 1
@@ -269,6 +294,7 @@ class MemoryBroker:
     async def settle(
         self, session: str, outcomes: Sequence[Outcome], *, now: int | None = None
     ) -> list[Settled]:
+        check_settle(session, outcomes)
         with self._step(now) as at:
             settled = [self._settle(session, outcome, at) for outcome in outcomes]
         await self._forward(now)
@@ -330,11 +356,13 @@ class MemoryBroker:
                 kept.runs[report.run] = replace(kept.runs[report.run], progress=report.progress)
                 self._world.note(kept, Sign.PROGRESS, report.run)
         asked = tuple(ref for ref in self._world.held(session) if self._world.jobs[ref[0]].cancel is not None)
+        session.heard = {*session.void, *asked}
         return Heard(opened, tuple(sorted(session.void)), asked)
 
     async def release(
         self, session: str, *, suspect: bool = True, blamed: Collection[Ref] = (), now: int | None = None
     ) -> int:
+        check_session(session)
         with self._step(now) as at:
             freed = self._release(session, at, suspect=suspect, blamed=blamed)
         await self._forward(now)
@@ -347,6 +375,7 @@ class MemoryBroker:
         for ref in holds:
             self._world.crash(self._world.jobs[ref[0]], ref[1], now, suspect=suspect, blamed=ref in blamed)
         del self._world.sessions[session]
+        self._wake_sleepers()
         return len(holds)
 
     # upkeep
@@ -364,7 +393,8 @@ class MemoryBroker:
             pruned = self._prune(at, limit)
             full = max([forwarded, len(lapsed), expired, pruned, *promoted]) >= limit
         await self._forward(now, limit)
-        return Swept(forwarded, sum(promoted), len(lapsed), freed, expired, pruned, 0, full)
+        more = full or bool(self._world.outbox)
+        return Swept(forwarded, sum(promoted), len(lapsed), freed, expired, pruned, 0, more)
 
     def _expire(self, now: int, limit: int) -> int:
         late = [
@@ -387,6 +417,7 @@ class MemoryBroker:
             del world.docs[key]
         for name in [name for name, (_, until) in world.keys.items() if until is not None and now >= until]:
             del world.keys[name]
+        world.drop_mail(now)
         return pruned
 
     # reading and changing by hand
@@ -413,6 +444,7 @@ class MemoryBroker:
     async def get(
         self, ids: Sequence[str], *, watch: str | None = None, now: int | None = None
     ) -> list[Record | None]:
+        check_get(ids, watch)
         with self._step(now) as at:
             found = [self._world.jobs.get(id) for id in ids]
             for kept in found:
@@ -424,8 +456,9 @@ class MemoryBroker:
         self, query: Query, *, cursor: str | None = None, limit: int = 100, now: int | None = None
     ) -> Page:
         check_page(limit)
+        check_query(query)
         with self._step(now) as at:
-            found, after = scan(self._world, query, cursor, limit, at)
+            found, after = page(self._world, query, cursor, limit, at)
             return Page([record(kept, at, self.retention) for kept in found], after)
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
@@ -453,6 +486,7 @@ class MemoryBroker:
             return DocReply(written, self._world.live_doc(kind, name, at))
 
     async def docs(self, kind: str, *, now: int | None = None) -> list[Doc]:
+        check_kind(kind)
         with self._step(now) as at:
             names = sorted(name for of, name in self._world.docs if of == kind)
             return [doc for name in names if (doc := self._world.live_doc(kind, name, at))]
@@ -481,9 +515,11 @@ class MemoryBroker:
     # waiting
 
     async def wait(self, interest: Interest, timeout: float) -> Wake:
+        check_wait(interest, timeout)
         deadline = time.monotonic() + timeout if self._blocking else _loop_time() + timeout
         sleeper = _Sleeper(self._changed)
-        self._sleepers.add(sleeper)
+        with self._changed:
+            self._sleepers.add(sleeper)
         try:
             while True:
                 sleeper.reset()
@@ -500,7 +536,8 @@ class MemoryBroker:
                 else:
                     await sleeper.sleep(left)
         finally:
-            self._sleepers.discard(sleeper)
+            with self._changed:
+                self._sleepers.discard(sleeper)
 
     def _wake_sleepers(self) -> None:
         self._changed.notify_all()
@@ -512,10 +549,12 @@ class MemoryBroker:
         return Wake(self._has_work(interest, now), self._has_word(interest.session), tuple(mail))
 
     def _has_word(self, name: str | None) -> bool:
+        """Anything that `renew` has not told yet; it tells all of it, again and again."""
         session = self._world.sessions.get(name or "")
         if session is None:
             return name is not None
-        return bool(session.void) or any(self._world.jobs[id].cancel is not None for id, _ in session.holds)
+        asked = {ref for ref in session.holds if self._world.jobs[ref[0]].cancel is not None}
+        return bool((asked | set(session.void)) - session.heard)
 
     def _has_work(self, interest: Interest, now: int) -> bool:
         for name in interest.queues:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-from dray.broker.checks import error_kept, limits_after, query_matches, shown_result
+from dray.broker.checks import error_kept, limits_after, query_matches, read_number, shown_result
 from dray.broker.memory.world import Kept, World
 from dray.broker.verbs import (
     Cancel,
@@ -26,7 +25,6 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
-from dray.errors import InvalidInput
 from dray.job import FINISHED, Move, Record, Sign, State
 from dray.policy import Retention
 
@@ -60,41 +58,48 @@ def record(kept: Kept, now: int, retention: Retention) -> Record:
 def scan(
     world: World, query: Query, cursor: str | None, limit: int, now: int
 ) -> tuple[list[Kept], str | None]:
-    """A page of matching jobs by state, queue and arrival, and where to go on."""
+    """A page of matching jobs in the order of arrival, which no edit changes, and where to go on."""
     found: list[Kept] = []
-    previous = cursor
-    for looked, (place, kept) in enumerate(_after(world, query, cursor)):
+    previous = after = read_number("cursor", cursor)
+    arrived = sorted(world.jobs.values(), key=lambda kept: kept.number)
+    for looked, kept in enumerate(kept for kept in arrived if kept.number > after):
         if len(found) == limit or looked == limit * SCAN_FACTOR:
-            return found, previous
+            return found, str(previous)
         if query_matches(query, record(kept, now, world.retention)):
             found.append(kept)
-        previous = ":".join(map(str, place))
+        previous = kept.number
     return found, None
 
 
-def _after(world: World, query: Query, cursor: str | None) -> Iterator[tuple[tuple[int, str, int], Kept]]:
-    after = _read_cursor(cursor)
+def page(
+    world: World, query: Query, cursor: str | None, limit: int, now: int
+) -> tuple[list[Kept], str | None]:
+    """A page of matching jobs by state and queue, and where to go on."""
+    found: list[Kept] = []
+    previous = after = _read_place(cursor)
     places = sorted(
-        ((_STATES.index(kept.state), kept.job.queue, kept.number), kept.job.id)
+        ((STATES.index(kept.state), kept.job.queue, kept.number), kept.job.id)
         for kept in world.jobs.values()
         if query.state in (None, kept.state) and query.queue in (None, kept.job.queue)
     )
-    return ((place, world.jobs[id]) for place, id in places if place > after)
+    for looked, (place, id) in enumerate(item for item in places if item[0] > after):
+        if len(found) == limit or looked == limit * SCAN_FACTOR:
+            return found, ":".join(map(str, previous))
+        if query_matches(query, record(world.jobs[id], now, world.retention)):
+            found.append(world.jobs[id])
+        previous = place
+    return found, None
 
 
-_STATES = tuple(State)
+STATES = tuple(State)
 
 
-def _read_cursor(cursor: str | None) -> tuple[int, str, int]:
+def _read_place(cursor: str | None) -> tuple[int, str, int]:
     if cursor is None:
         return (-1, "", -1)
-    try:
-        state, queue, number = cursor.split(":")
-        return (int(state), queue, int(number))
-    except ValueError:
-        raise InvalidInput(
-            "cursor", cursor, "only a cursor that an earlier page returned is allowed"
-        ) from None
+    state, _, rest = cursor.partition(":")
+    queue, _, number = rest.partition(":")
+    return (read_number("cursor", state), queue, read_number("cursor", number))
 
 
 def apply(
@@ -109,7 +114,7 @@ def apply(
     """Change the selected jobs, as far as one step goes."""
     changed, refused = [], []
     if isinstance(selection, Ids):
-        start = int(cursor or 0)
+        start = read_number("cursor", cursor)
         ids = selection.ids[start : start + limit]
         more = str(start + limit) if len(selection.ids) > start + limit else None
     else:

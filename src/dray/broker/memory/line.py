@@ -1,9 +1,10 @@
 """The line of one queue: in which order its ready jobs are handed out, and what holds them back.
 
     queue
-    └── class   (priority, task, version)     looked at by priority, then by the age of its next job
-        └── lane   (group, rate key, running key)   lanes of a class take turns
-            └── jobs, by their number in line
+    └── class   (priority, task, version)    looked at by priority, then by the age of its next job
+        └── group                            groups of a class take turns
+            └── lane   (rate key, running key)     the lane with the oldest head first
+                └── jobs, by their number in line
 
 A limit of the queue or the task holds back whole classes; a limit of a group or a key holds back lanes. What
 is held back is stepped over, so it never stands in the way of what can run.
@@ -22,7 +23,7 @@ from dray.job import Job
 from dray.policy import Rate
 
 ClassKey = tuple[int, str, int]
-LaneKey = tuple[str | None, str | None, str | None]
+LaneKey = tuple[str | None, str | None]
 Bucket = tuple[str, str]
 """What a rate is counted by: ("queue", ""), ("task", name) or ("key", rate key)."""
 
@@ -65,11 +66,10 @@ class Sorted:
 
 
 class Lane:
-    """Jobs of one class that share group and keys: first come, first served."""
+    """Jobs of one group that share their keys: first come, first served."""
 
-    def __init__(self, turn: int) -> None:
+    def __init__(self) -> None:
         self.jobs = Sorted()
-        self.turn = turn
         self.rate: str | None = None
         self.max_running: int | None = None
 
@@ -78,11 +78,20 @@ class Lane:
         self.max_running = job.max_running if job.running_key is not None else None
 
 
+class Group:
+    """Jobs of one class that belong together, a tenant's say. None is a group like any other."""
+
+    def __init__(self, name: str | None, turn: int) -> None:
+        self.name = name
+        self.turn = turn
+        self.lanes: dict[LaneKey, Lane] = {}
+
+
 class Class:
     """Jobs of one task, priority and version. Its limits are those the last job to join declared."""
 
     def __init__(self) -> None:
-        self.lanes: dict[LaneKey, Lane] = {}
+        self.groups: dict[str | None, Group] = {}
         self.rate: str | None = None
         self.max_running: int | None = None
 
@@ -93,9 +102,12 @@ class Class:
         if job.running_key is None:
             self.max_running = job.max_running
 
-    def ring(self) -> list[tuple[LaneKey, Lane]]:
-        """The lanes, the one whose turn it is first."""
-        return sorted(self.lanes.items(), key=lambda lane: lane[1].turn)
+    def ring(self) -> list[Group]:
+        """The groups, the one whose turn it is first."""
+        return sorted(self.groups.values(), key=lambda group: group.turn)
+
+    def lanes(self) -> list[Lane]:
+        return [lane for group in self.groups.values() for lane in group.lanes.values()]
 
 
 class Line:
@@ -123,22 +135,24 @@ class Line:
         return self._numbers
 
     def join(self, job: Job, number: int) -> None:
-        lanes = self.classes.setdefault(class_key(job), Class())
-        lanes.declare(job)
-        key = lane_key(job)
-        if key not in lanes.lanes:
-            lanes.lanes[key] = Lane(self._next_turn())
-        lane = lanes.lanes[key]
+        class_ = self.classes.setdefault(class_key(job), Class())
+        class_.declare(job)
+        if job.group not in class_.groups:
+            class_.groups[job.group] = Group(job.group, self._next_turn())
+        lane = class_.groups[job.group].lanes.setdefault(lane_key(job), Lane())
         lane.declare(job)
         lane.jobs.add(number, 0, job.id)
 
     def leave(self, job: Job) -> None:
-        lanes = self.classes[class_key(job)]
-        lane = lanes.lanes[lane_key(job)]
-        lane.jobs.remove(job.id)
-        if not lane.jobs:
-            del lanes.lanes[lane_key(job)]
-        if not lanes.lanes:
+        """What is empty goes: a class, group or lane exists while it has jobs."""
+        class_ = self.classes[class_key(job)]
+        group = class_.groups[job.group]
+        group.lanes[lane_key(job)].jobs.remove(job.id)
+        if not group.lanes[lane_key(job)].jobs:
+            del group.lanes[lane_key(job)]
+        if not group.lanes:
+            del class_.groups[job.group]
+        if not class_.groups:
             del self.classes[class_key(job)]
 
     def open_classes(self, filter: Filter, now: int) -> list[ClassKey]:
@@ -146,24 +160,26 @@ class Line:
         if self.paused:
             return []
         found = []
-        for key, lanes in self.classes.items():
+        for key in self.classes:
             priority, task, version = key
             if not matches(filter, task, priority, version) or task in self.paused_tasks:
                 continue
-            head = next((lane.jobs.first() for k, lane in lanes.ring() if self.lane_room(k, lane, now)), None)
-            if head is not None:
-                found.append((priority, head, key))
+            free = self.next_lane(key, now)
+            if free is not None:
+                found.append((priority, free[1].jobs.first(), key))
         return [key for _, _, key in sorted(found)]
 
-    def next_lane(self, key: ClassKey, now: int) -> Lane | None:
-        """The lane of the class whose turn it is, stepping over those held back."""
-        if key not in self.classes:
-            return None
-        ring = self.classes[key].ring()
-        return next((lane for k, lane in ring if self.lane_room(k, lane, now)), None)
+    def next_lane(self, key: ClassKey, now: int) -> tuple[Group, Lane] | None:
+        """The group whose turn it is and its lane with the oldest head, stepping over what is held back."""
+        for group in self.classes[key].ring() if key in self.classes else ():
+            lanes = sorted(group.lanes.items(), key=lambda item: item[1].jobs.first() or 0)
+            for lane_key, lane in lanes:
+                if self.lane_room(group.name, lane_key, lane, now):
+                    return group, lane
+        return None
 
-    def took_turn(self, lane: Lane) -> None:
-        lane.turn = self._next_turn()
+    def took_turn(self, group: Group) -> None:
+        group.turn = self._next_turn()
 
     def class_room(self, task: str, declared: Class, now: int) -> int:
         """How many jobs of a class the limits of queue and task let start now."""
@@ -175,9 +191,9 @@ class Line:
             self._tokens(("task", task), rate, now),
         )
 
-    def lane_room(self, key: LaneKey, lane: Lane, now: int) -> int:
+    def lane_room(self, group: str | None, key: LaneKey, lane: Lane, now: int) -> int:
         """How many jobs of a lane the limits of its group and keys let start now."""
-        group, rate_key, running_key = key
+        rate_key, running_key = key
         room = _MANY
         if group is not None:
             room = min(room, self._slots("group", group, self.limits.group_running))
@@ -189,11 +205,11 @@ class Line:
 
     def job_room(self, job: Job, now: int) -> int:
         """The same for a job that stands in no lane, a second run of a running one: by its own word."""
-        lane = Lane(0)
+        lane, declared = Lane(), Class()
         lane.declare(job)
-        declared = Class()
         declared.declare(job)
-        return min(self.class_room(job.task, declared, now), self.lane_room(lane_key(job), lane, now))
+        lane_room = self.lane_room(job.group, lane_key(job), lane, now)
+        return min(self.class_room(job.task, declared, now), lane_room)
 
     def spend(self, job: Job, declared: Class, rate: str | None, now: int) -> None:
         """Count one start against every rate that applies; `rate` is that of its rate key."""
@@ -213,15 +229,15 @@ class Line:
     def frees_at(self, filter: Filter, now: int) -> int | None:
         """When the first rate that holds back something in `filter` has room again."""
         times = []
-        for key, lanes in self.classes.items():
-            priority, task, version = key
+        for (priority, task, version), class_ in self.classes.items():
             if not matches(filter, task, priority, version) or self.paused or task in self.paused_tasks:
                 continue
-            rate, _ = self.task_limit(task, lanes)
+            rate, _ = self.task_limit(task, class_)
             times += self._free(("queue", ""), self.limits.rate, now) + self._free(("task", task), rate, now)
-            for (_, rate_key, _), lane in lanes.lanes.items():
-                if rate_key is not None:
-                    times += self._free(("key", rate_key), lane.rate, now)
+            for group in class_.groups.values():
+                for (rate_key, _), lane in group.lanes.items():
+                    if rate_key is not None:
+                        times += self._free(("key", rate_key), lane.rate, now)
         return min(times, default=None)
 
     def forget_rates(self, now: int) -> int:
@@ -235,14 +251,14 @@ class Line:
         """Whom `drop-oldest` drops: the first in line of the least important not above `priority`."""
         waiting = [
             (-key[0], lane.jobs.first() or 0, lane.jobs.head())
-            for key, lanes in self.classes.items()
+            for key, class_ in self.classes.items()
             if key[0] >= priority
-            for lane in lanes.lanes.values()
+            for lane in class_.lanes()
         ]
         return min(waiting)[2] if waiting else None
 
     def __len__(self) -> int:
-        return sum(len(lane.jobs) for lanes in self.classes.values() for lane in lanes.lanes.values())
+        return sum(len(lane.jobs) for class_ in self.classes.values() for lane in class_.lanes())
 
     def _next_turn(self) -> int:
         self._turns += 1
@@ -272,4 +288,4 @@ def class_key(job: Job) -> ClassKey:
 
 
 def lane_key(job: Job) -> LaneKey:
-    return job.group, job.rate_key, job.running_key
+    return job.rate_key, job.running_key

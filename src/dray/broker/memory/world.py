@@ -38,6 +38,7 @@ from dray.policy import Retention
 
 EVENTS_KEPT: Final = 10_000
 """How many entries of the feed a queue keeps."""
+MAIL_KEPT: Final = 24 * 3600 * 1000
 
 
 class Kept:
@@ -45,6 +46,8 @@ class Kept:
 
     def __init__(self, job: Job, number: int, created: int) -> None:
         self.job = job
+        self.as_put = job
+        """What the producer said, whatever was edited since: tells a repeated put from a new one."""
         self.number = number
         """The order of arrival: decides where everything else is equal."""
         self.state = State.NOT_FOUND
@@ -79,6 +82,8 @@ class Session:
         self.holds: dict[Ref, None] = {}
         self.void: dict[Ref, None] = {}
         """Runs that lost their validity; told with every beat until the session settles them."""
+        self.heard: set[Ref] = set()
+        """What the last beat was told of: no reason to wake the session again."""
 
 
 class Queue:
@@ -112,7 +117,7 @@ class World:
         """Word for a waiting job: (its id, the dependency that ended, how)."""
         self.docs: dict[tuple[str, str], Doc] = {}
         self.watchers: dict[str, dict[str, None]] = {}
-        self.mail: dict[str, dict[str, None]] = {}
+        self.mail: dict[str, dict[str, int]] = {}
         self.notes: dict[str, list[Event]] = {}
         self._numbers = 0
         self._versions = 0
@@ -206,7 +211,8 @@ class World:
             self.move(kept, move, State.RETRYING if kept.failures else State.SCHEDULED, run)
             return
         if kept.job.ttl is not None and not kept.run:
-            kept.expires = (now if due is None else due) + kept.job.ttl
+            could_start = due if due is not None and move is Move.PROMOTED else now
+            kept.expires = could_start + kept.job.ttl
         kept.due = None
         kept.line = self.queue(kept.job.queue).line.number()
         self.move(kept, move, State.READY, run)
@@ -259,7 +265,7 @@ class World:
         kept.finished, kept.reason, kept.due, kept.expires, kept.cancel = now, reason, None, None, None
         self.move(kept, move, to, run)
         self._free_key(kept, now)
-        self._tell(kept, to)
+        self._tell(kept, to, now)
 
     def _free_key(self, kept: Kept, now: int) -> None:
         job = kept.job
@@ -320,19 +326,33 @@ class World:
 
     def forget(self, kept: Kept, now: int) -> None:
         """The same without a word in the feed: for records past their retention."""
+        self.remove(kept, now)
+        self._tell(kept, State.NOT_FOUND, now)
+
+    def remove(self, kept: Kept, now: int) -> None:
+        """The same without telling anybody: another job takes its place under the same id."""
         self._stop_waiting(kept)
         self._leave(kept)
         kept.state = State.NOT_FOUND
         self._free_key(kept, now)
-        self._tell(kept, State.NOT_FOUND)
         del self.jobs[kept.job.id]
 
-    def _tell(self, kept: Kept, ended: State) -> None:
+    def _tell(self, kept: Kept, ended: State, now: int) -> None:
         """Word for those who watch the job, and for the jobs that wait for it."""
         for watcher in self.watchers.pop(kept.job.id, {}):
-            self.mail.setdefault(watcher, {})[kept.job.id] = None
-        for dependant in self.dependants.get(kept.job.id, {}):
-            self.outbox.append((dependant, kept.job.id, ended))
+            self.mail.setdefault(watcher, {})[kept.job.id] = now
+        self.tell_dependants(kept.job.id, ended)
+
+    def tell_dependants(self, id: str, ended: State) -> None:
+        for dependant in self.dependants.get(id, {}):
+            self.outbox.append((dependant, id, ended))
+
+    def drop_mail(self, now: int) -> None:
+        """What nobody fetched for a day: its watcher is gone."""
+        for watcher, mail in list(self.mail.items()):
+            self.mail[watcher] = {id: at for id, at in mail.items() if now < at + MAIL_KEPT}
+            if not self.mail[watcher]:
+                del self.mail[watcher]
 
     def ask_to_stop(self, kept: Kept, reason: str) -> None:
         kept.cancel = reason
