@@ -1,0 +1,146 @@
+"""Recording outcomes. Plain successes, the bulk of all work, are written together; the rest one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dray.broker.checks import forget_at
+from dray.broker.sqlite.statements import SQL
+from dray.broker.sqlite.step import STATES, Kept, Step, encode
+from dray.broker.verbs import Ref
+from dray.job import Move, Outcome, OutcomeKind, Settled, Sign, State, Verdict
+
+_ACCEPTED = Settled(Verdict.ACCEPTED, State.SUCCEEDED)
+_to_json = msgspec.json.Encoder().encode
+
+
+def settle_runs(step: Step, session: int, outcomes: Sequence[Outcome]) -> list[Settled]:
+    """One verdict per outcome, in order, as if they came one after the other."""
+    ids = [outcome.id for outcome in outcomes]
+    if len(set(ids)) < len(ids):
+        return [settled for outcome in outcomes for settled in settle_runs(step, session, [outcome])]
+    rows: dict[str, list[tuple[object, ...]]] = {}
+    for row in step.db.execute(SQL["settling"], (_to_json(ids).decode(), step.ns, session)):
+        rows.setdefault(row[0], []).append(row)
+    successes = _Successes(step, session)
+    settled = [_settle(step, session, outcome, rows.get(outcome.id, []), successes) for outcome in outcomes]
+    successes.write()
+    return settled
+
+
+def _settle(
+    step: Step, session: int, outcome: Outcome, rows: list[tuple[object, ...]], successes: _Successes
+) -> Settled:
+    if not rows:
+        _drop_void(step, session, outcome)
+        return Settled(Verdict.REFUSED, State.NOT_FOUND)
+    row = next((row for row in rows if row[-1] == outcome.run), None)
+    if row is None:
+        _drop_void(step, session, outcome)
+        state, last = rows[0][3], rows[0][4]
+        assert isinstance(state, int)  # noqa: S101 (for the type checker)
+        verdict = Verdict.ALREADY if last == outcome.run else Verdict.REFUSED
+        return Settled(verdict, STATES[state])
+    if outcome.kind is OutcomeKind.SUCCEEDED and successes.take(outcome, row):
+        return _ACCEPTED
+    seq = row[1]
+    assert isinstance(seq, int)  # noqa: S101 (for the type checker)
+    kept = step.kept(seq)
+    assert kept is not None  # noqa: S101 (it was just read in this transaction)
+    kept.settled = outcome.run
+    _conclude(step, kept, session, outcome)
+    return Settled(Verdict.ACCEPTED, kept.state)
+
+
+def _drop_void(step: Step, session: int, outcome: Outcome) -> None:
+    step.db.execute(SQL["delete_void"], (session, outcome.id, outcome.run))
+
+
+class _Successes:
+    """Completions with nothing special about them, written with one statement each kind."""
+
+    def __init__(self, step: Step, session: int) -> None:
+        self._step, self._session = step, session
+        self._jobs: list[tuple[object, ...]] = []
+        self._runs: list[tuple[object, ...]] = []
+        self._ends: list[tuple[object, ...]] = []
+        self._ids: list[tuple[int, str]] = []
+
+    def take(self, outcome: Outcome, row: tuple[object, ...]) -> bool:
+        """Whether this one is plain; if so it is dealt with."""
+        _, seq, queue, _, _, runs, cancel, key, once, ttl, offered, most, group, running_key, task, run = row
+        if cancel is not None or key is not None or runs != 1 or offered:
+            return False
+        step = self._step
+        assert isinstance(seq, int) and isinstance(queue, int)  # noqa: PT018, S101 (for the type checker)
+        assert isinstance(once, int | None) and isinstance(ttl, int | None)  # noqa: PT018, S101
+        at = forget_at(once, State.SUCCEEDED, step.now, step.retention)
+        self._jobs.append((at, run, step.now, seq))
+        self._runs.append((self._session, seq, run))
+        if outcome.result is not None or outcome.error is not None:
+            keep = step.retention.result_ttl if ttl is None else ttl
+            error = None if outcome.error is None else encode(outcome.error)
+            self._ends.append((seq, outcome.result, error, None, step.ns, step.now + keep))
+        self._ids.append((seq, outcome.id))
+        step.slot_free(queue, task, most, group, running_key)  # type: ignore[arg-type]
+        step.note(queue, Move.SUCCEEDED, outcome.id, outcome.run)
+        return True
+
+    def write(self) -> None:
+        if not self._jobs:
+            return
+        step = self._step
+        step.db.executemany(SQL["succeed"], self._jobs)
+        step.db.executemany(SQL["delete_run"], self._runs)
+        if self._ends:
+            step.db.executemany(SQL["save_end"], self._ends)
+        if any(step.db.execute(SQL["anyone_told"]).fetchone()):
+            for seq, id in self._ids:
+                step.tell(seq, id, State.SUCCEEDED)
+
+
+def _conclude(step: Step, kept: Kept, session: int, outcome: Outcome) -> None:
+    run = outcome.run
+    if outcome.error is not None:
+        step.save_end(kept, None, outcome.error, None)
+    if outcome.kind is OutcomeKind.CRASHED:
+        return step.crash(kept, session, run, blamed=True)
+    step.end_run(kept, session, run)
+    if kept.cancel is not None or outcome.kind is OutcomeKind.CANCELLED:
+        reason = kept.cancel or outcome.reason or "cancelled"
+        step.finish(kept, Move.CANCELLED, State.CANCELLED, reason, run)
+    elif outcome.kind is OutcomeKind.SUCCEEDED:
+        step.save_end(kept, outcome.result, None, None)
+        step.finish(kept, Move.SUCCEEDED, State.SUCCEEDED, None, run)
+    elif outcome.kind is OutcomeKind.DEAD:
+        step.bury(kept, outcome.reason or "failed", run)
+    elif kept.runs:
+        step.save(kept)
+        step.note(kept.queue, Sign.RUN_ENDED, kept.id, run)
+    elif outcome.kind is OutcomeKind.GIVE_BACK:
+        step.move(kept, Move.GIVEN_BACK, State.READY, run)
+    else:
+        kept.failures += 1
+        step.line_up(kept, Move.RETRIED, outcome.at, run)
+    return None
+
+
+def release_session(
+    step: Step, name: str, *, suspect: bool = True, blamed: frozenset[Ref] = frozenset()
+) -> int:
+    """Free what a session holds, and forget it."""
+    row = step.db.execute(SQL["find_session"], (step.ns, name)).fetchone()
+    if row is None:
+        return 0
+    session = row[0]
+    step.told.add(name)
+    held = step.db.execute(SQL["held"], (session,)).fetchall()
+    for seq, run in held:
+        kept = step.kept(seq)
+        if kept is not None:
+            step.crash(kept, session, run, suspect=suspect, blamed=(kept.id, run) in blamed)
+    step.db.execute(SQL["delete_voids"], (session,))
+    step.db.execute(SQL["delete_session"], (session,))
+    return len(held)

@@ -1,0 +1,130 @@
+-- name: insert_job
+-- The seq is given, so that a batch needs no reply from each row.
+INSERT INTO jobs (seq, ns, id, queue, state, lane, pos, line, created, expires, task, priority,
+  version, grp, rate, rate_key, max_running, running_key, key, key_ttl, once, ttl, due, orphan, result_ttl,
+  max_crashes, speculate)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: insert_body
+INSERT INTO bodies (job, envelope) VALUES (?, ?)
+
+-- name: last_seq
+SELECT coalesce(max(seq), 0) FROM jobs
+
+-- name: known_ids
+SELECT id FROM jobs WHERE ns = ? AND id IN (SELECT value FROM json_each(?))
+
+-- name: state_of
+SELECT state FROM jobs WHERE ns = ? AND id = ?
+
+-- name: job_columns
+-- In the order in which `Kept` unpacks them.
+SELECT seq, id, queue, state, lane, pos, run, settled, failures, crashes, suspect, runs, offered,
+  line, created, started, finished, expires, cancel, task, priority, version, grp, rate, rate_key,
+  max_running, running_key, key, key_ttl, once, ttl, due, orphan, result_ttl, max_crashes, speculate
+FROM jobs
+
+-- name: save_job
+UPDATE jobs SET state = ?, lane = ?, pos = ?, run = ?, settled = ?, failures = ?, crashes = ?,
+  suspect = ?, runs = ?, offered = ?, line = ?, started = ?, finished = ?, expires = ?, cancel = ?,
+  priority = ?
+WHERE seq = ?
+
+-- name: leave_line
+UPDATE jobs SET state = -1, lane = 0 WHERE seq = ?
+
+-- name: delete_job
+DELETE FROM jobs WHERE seq = ?
+
+-- name: delete_body
+DELETE FROM bodies WHERE job = ?
+
+-- name: body_of
+SELECT envelope FROM bodies WHERE job = ?
+
+-- name: next_version
+UPDATE namespaces SET counter = counter + 1 WHERE id = ? RETURNING counter
+
+-- name: save_end
+INSERT INTO ends (job, result, error, reason, ns, expires) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (job) DO UPDATE SET result = excluded.result, error = coalesce(excluded.error, error),
+  reason = excluded.reason, expires = excluded.expires
+
+-- name: delete_end
+DELETE FROM ends WHERE job = ?
+
+-- name: find_namespace
+SELECT id FROM namespaces WHERE name = ?
+
+-- name: insert_namespace
+INSERT INTO namespaces (name) VALUES (?) ON CONFLICT DO NOTHING
+
+-- name: find_queue
+SELECT id, name, paused, limits, counter, entries, EXISTS (SELECT 1 FROM task_settings WHERE queue = id)
+FROM queues WHERE ns = ? AND name = ?
+
+-- name: find_queue_by_id
+SELECT id, name, paused, limits, counter, entries, EXISTS (SELECT 1 FROM task_settings WHERE queue = id)
+FROM queues WHERE id = ?
+
+-- name: insert_queue
+INSERT INTO queues (ns, name) VALUES (?, ?) RETURNING id
+
+-- name: task_settings
+SELECT task, paused, limits FROM task_settings WHERE queue = ?
+
+-- name: save_queue
+UPDATE queues SET counter = ?, entries = ? WHERE id = ?
+
+-- name: insert_entry
+INSERT INTO events (queue, number, at, body) VALUES (?, ?, ?, ?)
+
+-- name: trim_entries
+DELETE FROM events WHERE queue = ? AND number <= ?
+
+-- name: key_holder
+SELECT job FROM keys WHERE queue = ? AND key = ? AND (until IS NULL OR until > ?)
+
+-- name: claim_key
+INSERT INTO keys (queue, key, job, until) VALUES (?, ?, ?, ?)
+ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, until = excluded.until
+
+-- name: keep_key
+UPDATE keys SET until = ? WHERE queue = ? AND key = ? AND job = ?
+
+-- name: free_key
+DELETE FROM keys WHERE queue = ? AND key = ? AND job = ?
+
+-- name: insert_dependency
+INSERT INTO dependencies (ns, dependency, job) VALUES (?, ?, ?)
+
+-- name: dependants
+SELECT job FROM dependencies WHERE ns = ? AND dependency = ? ORDER BY job
+
+-- name: dependencies
+SELECT dependency FROM dependencies WHERE job = ? ORDER BY dependency
+
+-- name: dependency_done
+DELETE FROM dependencies WHERE ns = ? AND dependency = ? AND job = ?
+
+-- name: stop_waiting
+DELETE FROM dependencies WHERE job = ?
+
+-- name: post
+INSERT INTO outbox (ns, job, dependency, state) VALUES (?, ?, ?, ?)
+
+-- name: posted
+SELECT seq, job, dependency, state FROM outbox WHERE ns = ? ORDER BY seq LIMIT 1
+
+-- name: delivered
+DELETE FROM outbox WHERE seq = ?
+
+-- name: anyone_told
+-- Whether anybody anywhere watches or waits for a job: usually nobody, and then no job need be asked.
+SELECT EXISTS (SELECT 1 FROM watchers), EXISTS (SELECT 1 FROM dependencies)
+
+-- name: watchers_of
+DELETE FROM watchers WHERE job = ? RETURNING watcher
+
+-- name: send_mail
+INSERT INTO mail (ns, watcher, id, at) VALUES (?, ?, ?, ?)

@@ -1,0 +1,83 @@
+-- name: find_session
+SELECT id, expires, request, reply FROM sessions WHERE ns = ? AND name = ?
+
+-- name: open_session
+INSERT INTO sessions (ns, name, expires) VALUES (?, ?, ?) RETURNING id
+
+-- name: keep_session
+UPDATE sessions SET expires = ? WHERE id = ?
+
+-- name: remember_reply
+UPDATE sessions SET request = ?, reply = ? WHERE id = ?
+
+-- name: delete_session
+DELETE FROM sessions WHERE id = ?
+
+-- name: delete_voids
+DELETE FROM voids WHERE session = ?
+
+-- name: held
+SELECT job, run FROM runs WHERE session = ?
+
+-- name: held_jobs
+-- For a repeated take: what of the last reply is still held.
+SELECT r.job, r.run, j.failures, j.crashes, j.suspect, b.envelope, j.priority, j.version
+FROM runs r JOIN jobs j ON j.seq = r.job LEFT JOIN bodies b ON b.job = r.job WHERE r.session = ?
+
+-- name: asked_to_stop
+SELECT j.id, r.run FROM runs r JOIN jobs j ON j.seq = r.job
+WHERE r.session = ? AND j.cancel IS NOT NULL ORDER BY r.since, r.job
+
+-- name: voids
+SELECT id, run FROM voids WHERE session = ?
+
+-- name: heard_voids
+UPDATE voids SET heard = 1 WHERE session = ?
+
+-- name: heard_to_stop
+UPDATE runs SET heard = 1 WHERE session = ? AND job IN (SELECT seq FROM jobs WHERE cancel IS NOT NULL)
+
+-- name: untold
+-- Anything that `renew` has not told the session yet.
+SELECT EXISTS (SELECT 1 FROM voids WHERE session = ?1 AND NOT heard)
+  OR EXISTS (SELECT 1 FROM runs r JOIN jobs j ON j.seq = r.job
+    WHERE r.session = ?1 AND NOT r.heard AND j.cancel IS NOT NULL)
+
+-- name: insert_void
+INSERT OR IGNORE INTO voids (session, id, run) VALUES (?, ?, ?)
+
+-- name: delete_void
+DELETE FROM voids WHERE session = ? AND id = ? AND run = ?
+
+-- name: delete_run
+DELETE FROM runs WHERE session = ? AND job = ? AND run = ?
+
+-- name: runs_of
+-- There are never more rows than slots in all workers, so looking through them is cheap.
+SELECT r.session, r.run, r.since, r.progress, s.name FROM runs r JOIN sessions s ON s.id = r.session
+WHERE r.job = ? ORDER BY r.run
+
+-- name: all_runs
+SELECT r.job, r.run, r.since, r.progress, s.name FROM runs r JOIN sessions s ON s.id = r.session
+WHERE s.ns = ? ORDER BY r.job, r.run
+
+-- name: held_run
+SELECT 1 FROM runs r JOIN jobs j ON j.seq = r.job
+WHERE r.session = ? AND j.ns = ? AND j.id = ? AND r.run = ?
+
+-- name: report_progress
+UPDATE runs SET progress = ? WHERE session = ? AND run = ?
+  AND job = (SELECT seq FROM jobs WHERE ns = ? AND id = ?)
+RETURNING queue
+
+-- name: settling
+SELECT j.id, j.seq, j.queue, j.state, j.settled, j.runs, j.cancel, j.key, j.once, j.result_ttl, j.offered,
+  j.max_running, j.grp, j.running_key, j.task, r.run
+FROM json_each(?1) e CROSS JOIN jobs j ON j.ns = ?2 AND j.id = e.value
+LEFT JOIN runs r ON r.session = ?3 AND r.job = j.seq
+
+-- name: succeed
+UPDATE jobs SET state = 5, lane = 0, pos = ?, settled = ?, runs = 0, finished = ? WHERE seq = ?
+
+-- name: lapsed
+SELECT name FROM sessions WHERE ns = ? AND expires <= ? ORDER BY id LIMIT ?

@@ -1,0 +1,72 @@
+"""Upkeep in bounded steps: each kind of work has its own limit, so that none can starve another."""
+
+from __future__ import annotations
+
+from dray.broker.sqlite.settle import release_session
+from dray.broker.sqlite.statements import SQL
+from dray.broker.sqlite.step import FINISHED_NUMBERS, Step
+from dray.broker.sqlite.take import promote
+from dray.broker.verbs import Swept
+from dray.job import Move, State
+
+
+def sweep_step(step: Step, limit: int, lapse: bool, forwarded: int) -> Swept:
+    db, ns, now = step.db, step.ns, step.now
+    queues = [row[0] for row in db.execute(SQL["all_queues"], (ns,)).fetchall()]
+    promoted = [promote(step, queue, limit) for queue in queues]
+    late = db.execute(SQL["lapsed"], (ns, now, limit)).fetchall() if lapse else []
+    freed = sum(release_session(step, name) for (name,) in late)
+    expired = _expire(step, limit)
+    pruned = _prune(step, queues, limit)
+    repaired = _repair(step, limit)
+    full = max([forwarded, len(late), expired, pruned, repaired, *promoted]) >= limit
+    return Swept(forwarded, sum(promoted), len(late), freed, expired, pruned, repaired, full)
+
+
+def _expire(step: Step, limit: int) -> int:
+    late = step.db.execute(SQL["expired"], (step.ns, step.now, limit)).fetchall()
+    for (seq,) in late:
+        kept = step.kept(seq)
+        if kept is not None:
+            step.bury(kept, "expired: it was not started within its ttl")
+    return len(late)
+
+
+def _prune(step: Step, queues: list[int], limit: int) -> int:
+    """Forget finished jobs past their retention, and what has run out: results, documents, keys, rates."""
+    db, ns, now, pruned = step.db, step.ns, step.now, 0
+    for queue in queues:
+        left = limit - pruned
+        old = [
+            row
+            for state in FINISHED_NUMBERS
+            for row in db.execute(SQL["forgettable"], (queue, state, now, left)).fetchall()
+        ]
+        for _, seq in sorted(old)[:left]:
+            kept = step.kept(seq)
+            if kept is not None:
+                step.forget(kept)
+            pruned += 1
+    db.execute(SQL["drop_results"], (ns, now, limit))
+    db.execute(SQL["blank_results"], (ns, now, limit))
+    for name in ("drop_docs", "drop_keys", "drop_rates", "drop_mail"):
+        db.execute(SQL[name], (ns, now))
+    for (sleeper,) in db.execute(SQL["forget_sleepers"], (ns, now)).fetchall():
+        db.execute(SQL["forget_sleeper_queues"], (sleeper,))
+    return pruned
+
+
+def _repair(step: Step, limit: int) -> int:
+    """Put right what no step of ours could have done: a hand in the file, or a torn copy of it."""
+    lost = step.db.execute(SQL["lost_runs"], (step.ns, limit)).fetchall()
+    for session, seq, run in lost:
+        kept = step.kept(seq)
+        if kept is not None:
+            step.crash(kept, session, run)
+    stuck = step.db.execute(SQL["held_by_nobody"], (step.ns, limit)).fetchall()
+    for (seq,) in stuck:
+        kept = step.kept(seq)
+        if kept is not None:
+            kept.runs, kept.suspect = 0, 1
+            step.move(kept, Move.CRASHED, State.READY)
+    return len(lost) + len(stuck)

@@ -1,0 +1,304 @@
+"""Handing out jobs: the order of `dray.broker.memory.line`, walked on indexes.
+
+Only classes and the lanes whose turn it is are looked at. A lane that a limit of its group or key holds back
+is marked (`blocked`) and not met again until its time has come or a slot was freed, so that the walk never
+wades through what cannot run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dray.broker.checks import NEVER, matches
+from dray.broker.sqlite.read import read_job
+from dray.broker.sqlite.statements import SQL
+from dray.broker.sqlite.step import DUE, QueueRow, Step
+from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Filter
+from dray.errors import DecodeError, NewerVersion
+from dray.job import Move, Taken
+from dray.policy import Rate
+
+MANY = 1 << 30
+
+
+class ClassRow(NamedTuple):
+    id: int
+    priority: int
+    task: str
+    version: int
+    rate: str | None
+    max_running: int | None
+
+
+class LaneRow(NamedTuple):
+    id: int
+    group_id: int
+    group: str
+    rate_key: str
+    running_key: str
+    rate: str | None
+    max_running: int | None
+    head: int
+    alone: bool
+    """No other group of its class has a turn to take."""
+
+
+class FreeLane(NamedTuple):
+    lane: LaneRow
+    room: int
+    """How many jobs its limits let start."""
+    until: int
+    """The number in line at which another lane of its group comes first."""
+
+
+class Given(NamedTuple):
+    seq: int
+    taken: Taken
+
+
+def take_from(step: Step, queue: QueueRow, session: int, filter: Filter, want: int) -> list[Given]:
+    """Up to `want` jobs of one queue, started."""
+    due, freed, offered = step.db.execute(SQL["anything_first"], (queue.id, step.now)).fetchone()
+    if due:
+        promote(step, queue.id, PROMOTE_STEP)
+    if freed:
+        step.unblock("unblock_due", queue.id, step.now)
+    given = _take_offers(step, queue, session, filter, want) if offered else []
+    walk = _Walk(step, queue, session, want - len(given))
+    for number, (class_, free) in enumerate(open_classes(step, queue, filter)):
+        if walk.want == 0 or walk.buried == EXPIRE_STEP:
+            break
+        # What was started meanwhile may have used up a limit that classes share.
+        walk.take_class(class_, _next_lane(step, queue, class_.id) if number else free)
+    return given + walk.given
+
+
+def promote(step: Step, queue: int, limit: int) -> int:
+    """Jobs that fell due go to the end of the line, the longest overdue first."""
+    due = [
+        row
+        for state in DUE
+        for row in step.db.execute(SQL["due_jobs"], (queue, state, step.now, limit)).fetchall()
+    ]
+    due = sorted(due)[:limit]
+    for _, seq in due:
+        kept = step.kept(seq)
+        if kept is not None:
+            step.line_up(kept, Move.PROMOTED, kept.pos)
+    return len(due)
+
+
+def open_classes(step: Step, queue: QueueRow, filter: Filter) -> list[tuple[ClassRow, FreeLane]]:
+    """The classes that `filter` lets run and of which a lane is free, in the order to look at them."""
+    if queue.paused:
+        return []
+    found = []
+    for row in step.db.execute(SQL["classes"], (queue.id,)).fetchall():
+        class_ = ClassRow(*row)
+        if not matches(filter, class_.task, class_.priority, class_.version):
+            continue
+        if class_.task in queue.paused_tasks:
+            continue
+        free = _next_lane(step, queue, class_.id)
+        if free is not None:
+            found.append((class_, free))
+    if len(found) > 1:
+        found.sort(key=lambda one: (one[0].priority, one[1].lane.head))
+    return found
+
+
+def _next_lane(step: Step, queue: QueueRow, class_: int) -> FreeLane | None:
+    """Of the group whose turn it is the lane with the oldest head, stepping over what a limit holds back."""
+    while True:
+        rows = step.db.execute(SQL["next_lanes"], (class_,)).fetchall()
+        if not rows:
+            return None
+        lane = LaneRow(*rows[0])
+        room, until = lane_room(step, queue, lane)
+        if room:
+            return FreeLane(lane, room, rows[1][7] if len(rows) > 1 else NEVER)
+        step.block_lane(lane.id, lane.group_id, until)
+
+
+def lane_room(step: Step, queue: QueueRow, lane: LaneRow) -> tuple[int, int]:
+    """How many jobs the limits of its group and keys let start now; if none, until when it is held back."""
+    room, until = MANY, 0
+    if lane.group and queue.limits.group_running is not None:
+        room = _slots(step, "running_group", queue.id, lane.group, queue.limits.group_running)
+    if lane.running_key and lane.max_running is not None:
+        room = min(room, _slots(step, "running_key", queue.id, lane.running_key, lane.max_running))
+    if room == 0:
+        return 0, NEVER
+    if lane.rate_key and lane.rate is not None:
+        tokens = _tokens(step, queue.id, "key", lane.rate_key, lane.rate)
+        if tokens == 0:
+            until = Rate.parse(lane.rate).free_at(_used(step, queue.id, "key", lane.rate_key), step.now)
+        room = min(room, tokens)
+    return room, until
+
+
+def class_room(step: Step, queue: QueueRow, task: str, rate: str | None, most: int | None) -> int:
+    """How many jobs the limits of queue and task let start now; `rate` and `most` are what jobs declare."""
+    rate, most = task_limit(queue, task, rate, most)
+    room = MANY
+    if queue.limits.max_running is not None:
+        running = step.db.execute(SQL["running_queue"], (queue.id,)).fetchone()[0]
+        room = min(room, max(0, queue.limits.max_running - running))
+    if most is not None:
+        room = min(room, _slots(step, "running_task", queue.id, task, most))
+    if queue.limits.rate is not None:
+        room = min(room, _tokens(step, queue.id, "queue", "", queue.limits.rate))
+    if rate is not None:
+        room = min(room, _tokens(step, queue.id, "task", task, rate))
+    return room
+
+
+def task_limit(
+    queue: QueueRow, task: str, rate: str | None, most: int | None
+) -> tuple[str | None, int | None]:
+    """The operator's limits of a task where there are any, else what its jobs declare."""
+    limits = queue.task_limits.get(task)
+    if limits is None:
+        return rate, most
+    return (
+        rate if limits.rate is None else limits.rate,
+        most if limits.max_running is None else limits.max_running,
+    )
+
+
+def _slots(step: Step, statement: str, queue: int, name: str, most: int) -> int:
+    running: int = step.db.execute(SQL[statement], (queue, name)).fetchone()[0]
+    return max(0, most - running)
+
+
+def _tokens(step: Step, queue: int, scope: str, name: str, rate: str) -> int:
+    return Rate.parse(rate).available(_used(step, queue, scope, name), step.now)
+
+
+def _used(step: Step, queue: int, scope: str, name: str) -> int:
+    row = step.db.execute(SQL["rate_used"], (queue, scope, name)).fetchone()
+    return 0 if row is None else row[0]
+
+
+def _spend(step: Step, queue: int, scope: str, name: str, rate: str | None, count: int) -> None:
+    if rate is not None and count:
+        tat = Rate.parse(rate).spend(_used(step, queue, scope, name), step.now, count)
+        step.db.execute(SQL["use_rate"], (queue, scope, name, tat))
+
+
+class _Walk:
+    """One take from one queue: what is wanted still, what was given, what was buried on the way."""
+
+    def __init__(self, step: Step, queue: QueueRow, session: int, want: int) -> None:
+        self.step, self.queue, self.session, self.want = step, queue, session, want
+        self.given: list[Given] = []
+        self.buried = 0
+
+    def take_class(self, class_: ClassRow, free: FreeLane | None) -> None:
+        step, queue = self.step, self.queue
+        room = min(self.want, class_room(step, queue, class_.task, class_.rate, class_.max_running))
+        while free is not None and room > 0:
+            count = self._take_lane(class_, free, min(room, free.room) if free.lane.alone else 1)
+            self._spend(class_, free.lane, count)
+            room, self.want = room - count, self.want - count
+            if room == 0 or self.buried == EXPIRE_STEP:
+                return
+            free = _next_lane(step, queue, class_.id)
+
+    def _spend(self, class_: ClassRow, lane: LaneRow, count: int) -> None:
+        step, queue = self.step, self.queue
+        task_rate, _ = task_limit(queue, class_.task, class_.rate, class_.max_running)
+        _spend(step, queue.id, "queue", "", queue.limits.rate, count)
+        _spend(step, queue.id, "task", class_.task, task_rate, count)
+        if lane.rate_key:
+            _spend(step, queue.id, "key", lane.rate_key, lane.rate, count)
+
+    def _take_lane(self, class_: ClassRow, free: FreeLane, want: int) -> int:
+        """Start the first jobs of a lane, burying those that are too late or cannot be read."""
+        step, db, lane = self.step, self.step.db, free.lane
+        rows = db.execute(SQL["lane_jobs"], (self.queue.id, lane.id, free.until, want)).fetchall()
+        started: list[tuple[object, ...]] = []
+        runs: list[tuple[object, ...]] = []
+        for seq, id, run, failures, crashes, suspect, expires, group, running_key, envelope in rows:
+            if expires is not None and step.now >= expires:
+                if not self._bury(seq, "expired: it was not started within its ttl"):
+                    break
+                continue
+            try:
+                job = read_job(envelope, class_.priority, class_.version)
+            except (DecodeError, NewerVersion) as error:
+                if not self._bury(seq, f"undecodable: {error}"):
+                    break
+                continue
+            started.append((step.now, run + 1, step.now, seq))
+            runs.append(
+                (self.session, seq, run + 1, self.queue.id, step.now, class_.task, group, running_key)
+            )
+            taken = Taken(job, run + 1, failures + 1, crashes, bool(suspect))
+            self.given.append(Given(seq, taken))
+            step.note(self.queue.id, Move.TAKEN, id, run + 1)
+        db.executemany(SQL["start_job"], started)
+        db.executemany(SQL["insert_run"], runs)
+        if started and not (lane.alone and db.execute(SQL["only_group"], (class_.id,)).fetchone()[0]):
+            db.execute(SQL["take_turn"], (self.queue.draw(), lane.group_id))
+        step.tidy_lane(self.queue.id, lane.id)
+        return len(started)
+
+    def _bury(self, seq: int, reason: str) -> bool:
+        kept = self.step.kept(seq)
+        if kept is not None:
+            self.step.bury(kept, reason)
+        self.buried += 1
+        return self.buried < EXPIRE_STEP
+
+
+def _take_offers(step: Step, queue: QueueRow, session: int, filter: Filter, want: int) -> list[Given]:
+    """Second runs go first: they are late already. Never to a session that runs the job itself."""
+    own = {seq for seq, _ in step.db.execute(SQL["held"], (session,))}
+    given: list[Given] = []
+    for (seq,) in step.db.execute(SQL["offers"], (queue.id,)).fetchall():
+        kept = step.kept(seq)
+        if kept is None or len(given) == want or seq in own:
+            continue
+        if not offer_room(step, queue, seq, filter):
+            continue
+        try:
+            job = read_job(step.envelope(seq), kept.priority, kept.version)
+        except (DecodeError, NewerVersion):
+            continue
+        declared = job.rate if job.rate_key is None else None
+        task_rate, _ = task_limit(queue, job.task, declared, None)
+        _spend(step, queue.id, "queue", "", queue.limits.rate, 1)
+        _spend(step, queue.id, "task", job.task, task_rate, 1)
+        if job.rate_key is not None:
+            _spend(step, queue.id, "key", job.rate_key, job.rate, 1)
+        run = step.start_second(kept, session)
+        given.append(Given(seq, Taken(job, run, kept.failures + 1, kept.crashes, bool(kept.suspect))))
+    return given
+
+
+def offer_room(step: Step, queue: QueueRow, seq: int, filter: Filter) -> bool:
+    """Whether a second run of the job may start now, by its own limits and the operator's."""
+    kept = step.kept(seq)
+    if kept is None or queue.paused or kept.task in queue.paused_tasks:
+        return False
+    if not matches(filter, kept.task, kept.priority, kept.version):
+        return False
+    keys = (kept.grp or "", kept.rate_key or "", kept.running_key or "")
+    lane = LaneRow(0, 0, *keys, kept.rate, kept.max_running, 0, True)
+    rate = kept.rate if kept.rate_key is None else None
+    most = kept.max_running if kept.running_key is None else None
+    return bool(lane_room(step, queue, lane)[0] and class_room(step, queue, kept.task, rate, most))
+
+
+def retake(step: Step, session: int, reply: Sequence[tuple[int, int]]) -> list[Taken]:
+    """The last reply again, less what is not held any more."""
+    held = {(row[0], row[1]): row for row in step.db.execute(SQL["held_jobs"], (session,))}
+    taken = []
+    for seq, run in reply:
+        row = held.get((seq, run))
+        if row is not None:
+            job = read_job(row[5], row[6], row[7])
+            taken.append(Taken(job, run, row[2] + 1, row[3], bool(row[4])))
+    return taken
