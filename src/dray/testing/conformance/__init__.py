@@ -1,0 +1,130 @@
+"""One behaviour for every broker, told as tests.
+
+A broker is dray's when these pass. They are written to be read: each module is a theme, each test name a
+sentence about what users can rely on. To hold a broker to them, write a test module of a few lines:
+
+    from dray.testing.conformance import *
+
+    @pytest.fixture(params=["loop", "blocking"])
+    def open_broker(request, tmp_path):
+        blocking = request.param == "blocking"
+
+        async def open(namespace, retention):
+            url = f"sqlite:///{tmp_path}/dray.db"
+            return await connect(url, namespace, retention=retention, blocking=blocking)
+
+        return Opener(open, blocking=blocking)
+
+The fixture `open_broker` is the whole seam: an async factory `(namespace="dray", retention=None) -> Broker`.
+Every test gets a fresh store; all brokers opened within one test are on that same store, each a broker
+object of its own where the backend allows it (one stands for the producer, others for workers). With
+`blocking=True` the tests run without an event loop. After every test each broker must pass its own `audit`.
+
+Time is passed to the verbs (`now=`), so nothing sleeps, except in `waking`, which is about sleeping.
+
+    accepting     what `put` accepts and answers       bounds        bounded queues and overflow
+    duplicates    ids, keys, once, replace             pausing       queues and tasks on hold
+    taking        order, fairness, filters, runs       dependencies  waiting for jobs, orphans
+    settling      outcomes, and who may report them    speculation   a second run of a slow job
+    sessions      leases, crashes, poison              edits, bulk   changes by hand
+    timing        delays and expiry                    reading       get, find, queues, retention
+    limits        rates and slots                      documents     compare-and-set, put(when=)
+    feed          events                               waking        wait and watch
+    upkeep        sweep                                nonsense      wrong values
+    namespaces    apart for good
+"""
+
+try:
+    import pytest
+except ImportError:
+    raise ImportError(
+        "dray.testing.conformance is a pytest suite: install pytest to run it (pip install pytest)"
+    ) from None
+
+THEMES = (
+    "accepting",
+    "duplicates",
+    "taking",
+    "settling",
+    "sessions",
+    "timing",
+    "limits",
+    "bounds",
+    "pausing",
+    "dependencies",
+    "edits",
+    "bulk",
+    "speculation",
+    "reading",
+    "documents",
+    "feed",
+    "waking",
+    "upkeep",
+    "nonsense",
+    "namespaces",
+)
+
+# Before the first import of a theme, or its failed assertions would not show their values.
+pytest.register_assert_rewrite(*(f"{__name__}.{theme}" for theme in (*THEMES, "bench")))
+
+from dray.testing.conformance.accepting import TestAccepting  # noqa: E402
+from dray.testing.conformance.bench import Bench, OpenBroker, Opener  # noqa: E402
+from dray.testing.conformance.bounds import TestBounds  # noqa: E402
+from dray.testing.conformance.bulk import TestBulkEdits  # noqa: E402
+from dray.testing.conformance.dependencies import TestOrphans, TestWaitingForJobs  # noqa: E402
+from dray.testing.conformance.documents import TestDocuments, TestPuttingWithADocument  # noqa: E402
+from dray.testing.conformance.duplicates import TestDuplicates, TestReplacing  # noqa: E402
+from dray.testing.conformance.edits import TestEdits  # noqa: E402
+from dray.testing.conformance.feed import TestFeed  # noqa: E402
+from dray.testing.conformance.limits import TestMaxRunning, TestRates  # noqa: E402
+from dray.testing.conformance.namespaces import TestNamespaces  # noqa: E402
+from dray.testing.conformance.nonsense import TestNonsense  # noqa: E402
+from dray.testing.conformance.pausing import TestPausing  # noqa: E402
+from dray.testing.conformance.reading import TestQueues, TestReading, TestRetention  # noqa: E402
+from dray.testing.conformance.sessions import TestCrashes, TestSessions  # noqa: E402
+from dray.testing.conformance.settling import TestFencing, TestOutcomes  # noqa: E402
+from dray.testing.conformance.speculation import TestSpeculation  # noqa: E402
+from dray.testing.conformance.taking import TestFairness, TestFilters, TestOrder, TestRuns  # noqa: E402
+from dray.testing.conformance.timing import TestDelays, TestExpiry  # noqa: E402
+from dray.testing.conformance.upkeep import TestUpkeep  # noqa: E402
+from dray.testing.conformance.waking import TestWaitingForWork, TestWatching, TestWordForASession  # noqa: E402
+
+__all__ = [
+    "Bench",
+    "OpenBroker",
+    "Opener",
+    "TestAccepting",
+    "TestBounds",
+    "TestBulkEdits",
+    "TestCrashes",
+    "TestDelays",
+    "TestDocuments",
+    "TestDuplicates",
+    "TestEdits",
+    "TestExpiry",
+    "TestFairness",
+    "TestFeed",
+    "TestFencing",
+    "TestFilters",
+    "TestMaxRunning",
+    "TestNamespaces",
+    "TestNonsense",
+    "TestOrder",
+    "TestOrphans",
+    "TestOutcomes",
+    "TestPausing",
+    "TestPuttingWithADocument",
+    "TestQueues",
+    "TestRates",
+    "TestReading",
+    "TestReplacing",
+    "TestRetention",
+    "TestRuns",
+    "TestSessions",
+    "TestSpeculation",
+    "TestUpkeep",
+    "TestWaitingForJobs",
+    "TestWaitingForWork",
+    "TestWatching",
+    "TestWordForASession",
+]

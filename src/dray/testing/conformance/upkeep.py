@@ -1,0 +1,110 @@
+"""`sweep`: bounded steps of upkeep that end, whatever there is to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from dray.broker.verbs import Query, Swept
+from dray.job import State
+from dray.policy import Retention
+from dray.testing.conformance.bench import LEASE, MINUTE, SECOND, Bench, Theme, job, jobs
+
+
+async def sweep_all(bench: Bench, limit: int) -> list[Swept]:
+    steps = [await bench.sweep(limit)]
+    while steps[-1].more:
+        assert len(steps) < 1000, "there is always more to sweep"
+        steps.append(await bench.sweep(limit))
+    return steps
+
+
+class TestUpkeep(Theme):
+    async def test_there_is_nothing_to_do_in_an_empty_store(self, bench: Bench) -> None:
+        assert await bench.sweep() == Swept()
+
+    async def test_due_jobs_become_ready_in_bounded_steps(self, bench: Bench) -> None:
+        await bench.put(*jobs(25, due=bench.clock.after(SECOND)))
+        bench.clock.advance(SECOND)
+        steps = await sweep_all(bench, 10)
+        assert max(step.promoted for step in steps) <= 10
+        assert sum(step.promoted for step in steps) == 25
+        assert len(await bench.find(Query(state=State.READY))) == 25
+
+    async def test_lapsed_sessions_are_freed_in_bounded_steps(self, bench: Bench) -> None:
+        await bench.put(*jobs(5))
+        for n in range(5):
+            await (await bench.worker(f"w{n}")).take()
+        bench.clock.advance(LEASE)
+        steps = await sweep_all(bench, 2)
+        assert max(step.lapsed for step in steps) <= 2
+        assert sum(step.freed for step in steps) == 5
+        assert len(await bench.find(Query(state=State.READY))) == 5
+
+    async def test_expired_jobs_are_buried_in_bounded_steps(self, bench: Bench) -> None:
+        await bench.put(*jobs(25, ttl=SECOND))
+        bench.clock.advance(SECOND)
+        steps = await sweep_all(bench, 10)
+        assert max(step.expired for step in steps) <= 10
+        assert sum(step.expired for step in steps) == 25
+
+    async def test_old_records_are_pruned_in_bounded_steps(self, bench: Bench) -> None:
+        await bench.reopen("short", Retention(done_ttl=SECOND))
+        await bench.put(*jobs(15), *jobs(10, "other", queue="other"))
+        ann = await bench.worker()
+        for taken in await ann.take(99, ["default", "other"]):
+            await ann.succeed(taken)
+        bench.clock.advance(SECOND)
+        steps = await sweep_all(bench, 10)
+        assert max(step.pruned for step in steps) <= 10
+        assert sum(step.pruned for step in steps) == 25
+        assert await bench.broker.queues(now=bench.clock.now) == []
+
+    async def test_every_kind_of_work_has_its_own_limit(self, bench: Bench) -> None:
+        await bench.reopen("short", Retention(done_ttl=SECOND))
+        await bench.put(job("done"), job("held"))
+        ann, bob = await bench.worker("ann"), await bench.worker("bob")
+        await ann.succeed(await ann.take_one())
+        await bob.take_one()
+        await bench.put(*jobs(30, "due", due=bench.clock.after(SECOND)), *jobs(30, "old", ttl=SECOND))
+        bench.clock.advance(LEASE)
+        swept = await bench.sweep(2)
+        assert (swept.promoted, swept.expired, swept.pruned) == (2, 2, 1)
+        assert (swept.lapsed, swept.freed) == (2, 1)
+
+    async def test_when_no_more_is_left_nothing_is_left(self, bench: Bench) -> None:
+        await bench.put(job("old", ttl=SECOND), *(job(f"w{n}", waits_for=("old",)) for n in range(30)))
+        bench.clock.advance(SECOND)
+        await sweep_all(bench, 10)
+        assert len(await bench.find(Query(state=State.CANCELLED))) == 30
+
+    async def test_a_fan_out_beyond_one_step_is_forwarded_to_the_last(self, bench: Bench) -> None:
+        await bench.put(job("a"), *jobs(1500, "b", waits_for=("a",), queue="other"))
+        ann = await bench.worker()
+        await ann.succeed(await ann.take_one())
+        await sweep_all(bench, 100)
+        info = await bench.queue("other")
+        assert info is not None
+        assert info.counts == {State.READY: 1500}
+
+    async def test_a_sweep_repeated_at_the_same_time_finds_nothing(self, bench: Bench) -> None:
+        await bench.put(job("due", due=bench.clock.after(SECOND)), job("old", ttl=SECOND))
+        await (await bench.worker()).take(0)
+        bench.clock.advance(MINUTE)
+        assert await bench.sweep() != Swept()
+        assert await bench.sweep() == Swept()
+
+    async def test_two_sweepers_do_everything_once(self, bench: Bench) -> None:
+        await bench.put(*jobs(10, due=bench.clock.after(SECOND)))
+        other = await bench.open()
+        bench.clock.advance(SECOND)
+        counts = [(await bench.sweep(6)).promoted, (await other.sweep(6, now=bench.clock.now)).promoted]
+        assert sum(counts) == 10
+        assert len(await (await bench.worker()).take(99)) == 10
+
+    @pytest.mark.parametrize("count", [0, 3])
+    async def test_jobs_that_need_nothing_are_left_alone(self, bench: Bench, count: int) -> None:
+        await bench.put(*jobs(count), job("later", due=bench.clock.after(MINUTE)), job("fresh", ttl=MINUTE))
+        before = await bench.everything()
+        bench.clock.advance(SECOND)
+        assert await bench.sweep() == Swept()
+        assert await bench.everything() == before
