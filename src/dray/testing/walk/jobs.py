@@ -1,0 +1,164 @@
+"""Random jobs, made of few words, so that they meet each other often."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+from dray.job import ENVELOPE_VERSION, Job
+from dray.testing.walk.script import START
+
+QUEUES: Final = ("q1", "q2", "q3")
+TASKS: Final = ("t1", "t2", "t.3")
+KEYS: Final = ("k1", "k2", "ключ %_")
+GROUPS: Final = ("g1", "g2", "g'3")
+IDS: Final = ("a", "b", "job one", "x:y")
+SESSIONS: Final = ("s1", "s2", "s3")
+TAGS: Final = ("red", "blue")
+RATES: Final = ("1/s", "2/s+2", "3/m", "60/m+3", "1/h", "5/d+2")
+SECOND: Final = 1000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+
+FEATURES: Final = (
+    "client_id",
+    "crashes",
+    "due",
+    "group",
+    "key",
+    "key_ttl",
+    "max_ready",
+    "max_running",
+    "on_duplicate",
+    "once",
+    "priority",
+    "rate",
+    "rate_key",
+    "running_key",
+    "speculate",
+    "ttl",
+    "unusual",
+    "version",
+    "waits_for",
+)
+
+
+class Jobs:
+    """Makes jobs. Each walk uses some of the features often rather than all of them a little."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.features = frozenset(f for f in FEATURES if rng.random() < 0.5)
+        self.share = rng.choice((0.15, 0.35, 0.6))
+        self.queues = QUEUES[: rng.randint(1, 3)]
+        self.tasks = TASKS[: rng.randint(1, 3)]
+        self._count = 0
+
+    def generated(self, queue: str, ahead: int = 0) -> str:
+        return f"{queue}:{self._count + ahead:032x}"
+
+    def new(self, now: int, known: list[str]) -> Job:
+        """A job, mostly with an id that was never used."""
+        rng, queue = self.rng, self.rng.choice(self.queues)
+        self._count += 1
+        id = self.generated(queue)
+        if known and rng.random() < 0.12:
+            id = rng.choice(known)
+            queue = id.rpartition(":")[0] if id[-33:-32] == ":" else queue
+        elif self._has("client_id"):
+            id = rng.choice(IDS)
+        fields: dict[str, Any] = {"id": id, "task": rng.choice(self.tasks), "queue": queue}
+        for part in (self._times, self._uniqueness, self._limits, self._rest):
+            fields |= part(now)
+        if self._has("waits_for"):
+            fields["waits_for"] = self._waits_for(id, known)
+            fields["orphan"] = rng.choice(("cancel", "run", "wait"))
+            if rng.random() < 0.2:
+                fields["due"] = now + rng.choice((SECOND, 10 * MINUTE))
+        if self._has("version"):
+            # What a newer dray wrote is opaque: whether it can be found by these is left open.
+            opaque = dict.fromkeys(("key", "key_ttl", "group", "parent")) | {"tags": ()}
+            fields |= opaque | {"version": ENVELOPE_VERSION + 1}
+        return Job(**fields)
+
+    def _has(self, feature: str) -> bool:
+        return feature in self.features and self.rng.random() < self.share
+
+    def _times(self, now: int) -> dict[str, Any]:
+        rng, fields = self.rng, dict[str, Any]()
+        if self._has("due"):
+            fields["due"] = max(0, now + rng.choice((-HOUR, -1, 0, 1, 500, 3 * SECOND, 2 * MINUTE, 5 * HOUR)))
+        if self._has("ttl"):
+            fields["ttl"] = rng.choice((1, 400, 5 * SECOND, 10 * MINUTE))
+        if rng.random() < 0.05:
+            fields["created"] = START - rng.randint(0, HOUR)
+        if rng.random() < 0.1:
+            fields["result_ttl"] = rng.choice((0, 10 * SECOND, 3 * HOUR))
+        return fields
+
+    def _uniqueness(self, now: int) -> dict[str, Any]:
+        rng, fields = self.rng, dict[str, Any]()
+        if self._has("key"):
+            fields["key"] = rng.choice(KEYS)
+            if self._has("key_ttl"):
+                fields["key_ttl"] = rng.choice((1, 2 * SECOND, 10 * MINUTE))
+        if self._has("once"):
+            fields["once"] = rng.choice((1, 30 * SECOND, 20 * MINUTE, 6 * HOUR))
+        if self._has("on_duplicate"):
+            fields["on_duplicate"] = rng.choice(("raise", "replace", "replace"))
+        return fields
+
+    def _limits(self, now: int) -> dict[str, Any]:
+        rng, fields = self.rng, dict[str, Any]()
+        if self._has("group"):
+            fields["group"] = rng.choice(GROUPS)
+        if self._has("rate"):
+            fields["rate"] = rng.choice(RATES)
+        if self._has("rate_key"):
+            fields |= {"rate_key": rng.choice(KEYS), "rate": rng.choice((*RATES, None))}
+        if self._has("max_running"):
+            fields["max_running"] = rng.randint(1, 3)
+        if self._has("running_key"):
+            fields |= {"running_key": rng.choice(KEYS), "max_running": rng.choice((1, 2, None))}
+        if self._has("max_ready"):
+            fields["max_ready"] = rng.randint(1, 4)
+            fields["overflow"] = rng.choice(("raise", "wait", "drop-oldest", "drop-oldest"))
+        return fields
+
+    def _rest(self, now: int) -> dict[str, Any]:
+        rng, fields = self.rng, dict[str, Any]()
+        if self._has("priority"):
+            fields["priority"] = rng.choice((0, 1, 5, 9, 9))
+        if self._has("crashes"):
+            fields |= {"max_crashes": rng.randint(1, 2), "retries": rng.randint(0, 2)}
+        if self._has("speculate"):
+            fields["speculate"] = True
+        if rng.random() < 0.15:
+            fields["tags"] = tuple(rng.sample(TAGS, rng.randint(1, 2)))
+        if self._has("unusual"):
+            fields |= self._unusual()
+        return fields
+
+    def _unusual(self) -> dict[str, Any]:
+        """What a broker only carries along; it must come back as it was."""
+        every: dict[str, Any] = {
+            "payload": bytes((0, 255, 39, 10)),
+            "headers": {"traceparent": "00-1", "é": "\x00\n"},
+            "description": "50 % of 'it'\n",
+            "backoff": "fixed:5s",
+            "timeout": 30 * SECOND,
+            "isolate": "process",
+            "parent": self.rng.choice(IDS),
+        }
+        names = self.rng.sample(sorted(every), 2)
+        return {name: every[name] for name in names}
+
+    def _waits_for(self, id: str, known: list[str]) -> tuple[str, ...]:
+        """Jobs that exist, and now and then one that may be put later."""
+        rng = self.rng
+        ids = rng.sample(known, min(len(known), rng.randint(0, 2)))
+        if rng.random() < 0.4:
+            ids.append(self.generated(rng.choice(self.queues), rng.randint(1, 3)))
+        if rng.random() < 0.03:
+            ids.append(rng.choice(IDS))
+        return tuple(other for other in dict.fromkeys(ids) if other != id)

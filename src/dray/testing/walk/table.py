@@ -1,0 +1,230 @@
+"""One broker at the table: how the calls of a script are made on it, pages and cursors included."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from dray.broker.verbs import Broker, Doc, DocWrite, Edited, Entry, Interest, Query, Swept, run_blocking
+from dray.job import Job, Record
+
+T = TypeVar("T")
+Reply = Any
+Args = dict[str, Any]
+
+KINDS: Final = ("schedule", "worker")
+WATCHERS: Final = ("w1", "w2")
+PAGES_MAX: Final = 5000
+NEVER_SEEN: Final = 1 << 40
+
+
+class Broken(Exception):
+    """A broker broke a rule that needs no other broker to be seen."""
+
+
+class Table:
+    """Makes calls on one broker and remembers what later calls refer to."""
+
+    def __init__(self, broker: Broker, blocking: bool) -> None:
+        self.broker = broker
+        self._blocking = blocking
+        self._versions: dict[tuple[str, str], list[int]] = {}
+        self._cursor: dict[str, int] = {}
+        self._checked: dict[str, int] = {}
+
+    async def make(self, verb: str, args: Args, now: int, clock: bool) -> Reply:
+        """Make one call of a script."""
+        own = getattr(self, f"_{verb}", None)
+        timed = args if clock else args | {"now": now}
+        if own is not None:
+            return await own(timed)
+        return await self.run(getattr(self.broker, verb)(**timed))
+
+    async def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return run_blocking(call) if self._blocking else await call
+
+    async def close(self) -> None:
+        await self.run(self.broker.close())
+
+    # verbs that refer to versions
+
+    async def _put(self, args: Args) -> Reply:
+        args = dict(args)
+        copies, when = args.pop("copies", None), args.get("when")
+        if copies is not None:
+            args["jobs"] = flood(args["jobs"][0], copies)
+        if isinstance(when, DocWrite):
+            version = self._version(when.kind, when.name, when.expect_version)
+            args["when"] = replace(when, expect_version=version)
+        return await self.run(self.broker.put(**args))
+
+    async def _doc(self, args: Args) -> Reply:
+        version = self._version(args["kind"], args["name"], args.get("expect_version"))
+        return await self.run(self.broker.doc(**args | {"expect_version": version}))
+
+    def _version(self, kind: str, name: str, expected: int | None) -> int | None:
+        if expected is None or expected >= 0:
+            return expected
+        seen = self._versions.get((kind, name), [])
+        return seen[expected] if len(seen) >= -expected else NEVER_SEEN
+
+    def version_rank(self, doc: Doc) -> int:
+        """Versions are the broker's own affair, except that those of one document grow."""
+        seen = self._versions.setdefault((doc.kind, doc.name), [])
+        if not seen or doc.version > seen[-1]:
+            seen.append(doc.version)
+        if doc.version not in seen:
+            raise Broken(f"the version of {doc.kind} {doc.name} went back to {doc.version} from {seen[-1]}")
+        return seen.index(doc.version)
+
+    # verbs that come in steps
+
+    async def _find(self, args: Args) -> list[Record]:
+        """All pages. Their order is left open; that no job is listed twice is not."""
+        found: list[Record] = []
+        cursor: str | None = None
+        for _ in range(PAGES_MAX):
+            page = await self.run(self.broker.find(**args, cursor=cursor))
+            found += page.records
+            cursor = page.cursor
+            if len(page.records) > args.get("limit", 100):
+                raise Broken(f"a page of {len(page.records)} jobs where {args['limit']} were asked for")
+            if cursor is None:
+                return sorted(found, key=lambda record: record.id)
+        raise Broken("find has no end")
+
+    async def _edit(self, args: Args) -> Edited:
+        """All steps: where one ends is left open, as it is for the pages of `find`."""
+        changed: list[str] = []
+        refused: list[tuple[str, str]] = []
+        cursor: str | None = None
+        for _ in range(PAGES_MAX):
+            edited = await self.run(self.broker.edit(**args, cursor=cursor))
+            changed += edited.changed
+            refused += edited.refused
+            cursor = edited.cursor
+            if cursor is None:
+                return Edited(tuple(changed), tuple(refused))
+        raise Broken("edit has no end")
+
+    async def _sweep(self, args: Args) -> Swept:
+        """Until there is no more to do: which of several lapsed sessions comes first is left open."""
+        total = Swept()
+        for _ in range(PAGES_MAX):
+            swept = await self.run(self.broker.sweep(**args))
+            total = Swept(
+                promoted=total.promoted + swept.promoted,
+                lapsed=total.lapsed + swept.lapsed,
+                freed=total.freed + swept.freed,
+                expired=total.expired + swept.expired,
+                pruned=total.pruned + swept.pruned,
+            )
+            if not swept.more:
+                return total
+        raise Broken("sweep has no end")
+
+    # the feed and waiting, which know no `now`
+
+    async def _events(self, args: Args) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+        origin, limit = args["origin"], args["limit"]
+        if origin == "next":
+            self._cursor = (await self.run(self.broker.events(None))).cursor
+            return {name: [] for name in self._cursor}, ()
+        if origin == "oldest":
+            self._cursor = {}
+        cursor = self._cursor
+        if origin == "beyond":
+            cursor = dict.fromkeys(cursor, 1 << 30)
+        entries, self._cursor, gaps = await self._feed(cursor, limit)
+        return flat(entries), gaps
+
+    async def _feed(
+        self, cursor: dict[str, int], limit: int
+    ) -> tuple[list[Entry], dict[str, int], tuple[str, ...]]:
+        """All entries after a cursor. Their numbers must go on from it without a hole."""
+        entries: list[Entry] = []
+        gaps: set[str] = set()
+        for _ in range(PAGES_MAX):
+            feed = await self.run(self.broker.events(cursor, limit=limit))
+            gaps.update(feed.gaps)
+            if len(feed.entries) > limit:
+                raise Broken(f"{len(feed.entries)} entries where {limit} were asked for")
+            for entry in feed.entries:
+                last = cursor.get(entry.queue, 0)
+                if entry.queue not in gaps and entry.number != last + 1:
+                    raise Broken(f"entry {entry.number} of {entry.queue} follows {last}")
+                cursor = cursor | {entry.queue: entry.number}
+            if not feed.entries:
+                return entries, feed.cursor, tuple(sorted(gaps))
+            if feed.cursor != cursor:
+                raise Broken(f"the cursor is {feed.cursor} after entries up to {cursor}")
+            entries += feed.entries
+        raise Broken("the feed has no end")
+
+    async def _wait(self, args: Args) -> Reply:
+        return await self.run(self.broker.wait(args["interest"], 0))
+
+    async def _wait_take(self, args: Args) -> Reply:
+        interest = Interest(queues=args["queues"], filter=args["filter"], session=args["session"])
+        wake = await self.run(self.broker.wait(interest, 0))
+        taken = await self.run(self.broker.take(**args))
+        if taken and not wake.work:
+            raise Broken("wait said that there is no work, but there was some to take")
+        return wake, taken
+
+    # all at once
+
+    async def _refused(self, args: Args) -> Reply:
+        args = dict(args)
+        verb = args.pop("call")
+        if verb == "events":
+            args.pop("now", None)
+        return await self.run(getattr(self.broker, verb)(**args))
+
+    async def _check(self, args: Args) -> dict[str, Any]:
+        """Everything that can be seen from outside, and that it is sound."""
+        now = args.get("now")
+        entries, self._checked, _ = await self._feed(self._checked, 1000)
+        problems = await self.run(self.broker.audit())
+        if problems:
+            raise Broken(f"audit: {problems}")
+        records = await self._find({"query": Query(), "limit": 1000, "now": now})
+        if len({record.id for record in records}) < len(records):
+            raise Broken("find lists a job twice")
+        mail = WATCHERS if args.get("mail") else ()
+        return {
+            "records": {record.id: record for record in records},
+            "queues": await self.run(self.broker.queues(now=now)),
+            "docs": [doc for kind in KINDS for doc in await self.run(self.broker.docs(kind, now=now))],
+            "events": flat(entries),
+            "mail": [
+                sorted((await self.run(self.broker.wait(Interest(watcher=name), 0))).finished)
+                for name in mail
+            ],
+        }
+
+    async def look(self, now: int) -> object:
+        """The same without moving on in the feed or reading mail."""
+        records = await self._find({"query": Query(), "limit": 1000, "now": now})
+        feed = await self.run(self.broker.events(None))
+        docs = [await self.run(self.broker.docs(kind, now=now)) for kind in KINDS]
+        return records, feed, docs, await self.run(self.broker.queues(now=now))
+
+
+def flat(entries: list[Entry]) -> dict[str, list[Any]]:
+    """What happened per queue, in order. How it is cut into entries is left open."""
+    events: dict[str, list[Any]] = {}
+    for entry in entries:
+        events.setdefault(entry.queue, []).extend((entry.at, *_parts(event)) for event in entry.events)
+    return events
+
+
+def _parts(event: Any) -> tuple[str, str, int]:
+    return str(event.kind), event.id, event.run
+
+
+def flood(job: Job, copies: int) -> tuple[Job, ...]:
+    """The same job many times, each with an id of its own and no key."""
+    return tuple(replace(job, id=f"{job.id}-{n}", key=None, key_ttl=None) for n in range(copies))
