@@ -39,7 +39,10 @@ class InvalidInput(DrayError, ValueError):
     """A value was refused before anything was done with it."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except Exception:  # a value too odd to show must not hide what is wrong with it
+            shown = f"<{type(value).__name__}>"
         if len(shown) > 80:
             shown = shown[:77] + "..."
         super().__init__(f"{field}={shown}: {allowed}")
