@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dray.broker.memory import MemoryBroker
 from dray.broker.memory.world import Kept, World
-from dray.broker.verbs import Accepted, Beat, Broker, DocWrite, Filter, Heard, Ref
+from dray.broker.verbs import Accepted, Beat, Broker, DocWrite, Filter, Heard, Interest, Ref, Wake
 from dray.errors import DrayError
 from dray.job import Job, Outcome, OutcomeKind, Settled, Taken, Verdict
 from dray.policy import Retention
@@ -220,8 +221,8 @@ def test_a_refused_call_that_changed_something_is_reported() -> None:
 
 def test_work_that_wait_does_not_see_is_reported() -> None:
     class Blind(MemoryBroker):
-        def _has_work(self, *_: object) -> bool:
-            return False
+        async def wait(self, interest: Interest, timeout: float) -> Wake:
+            return replace(await super().wait(interest, timeout), work=False)
 
     ops = (
         op(0, "renew", beats=(Beat("s", 1000),)),

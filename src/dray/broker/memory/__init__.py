@@ -7,7 +7,10 @@ the simulation.
     broker.py    the verbs; start reading here
     world.py     what is kept, and the moves everything is made of
     line.py      the order of ready jobs, and what holds them back
-    edits.py     changes by hand
+    accepting.py what becomes of a job that is put
+    edits.py     reading, and changes by hand
+    waiting.py   what is news to whom
+    upkeep.py    what sweep clears away
     audit.py     the invariants
 """
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from dray.broker.checks import (
     check_beats,
     check_cursor,
-    check_dependency,
     check_doc,
     check_edit,
     check_get,
@@ -30,9 +29,12 @@ from dray.broker.checks import (
     check_wait,
     matches,
 )
+from dray.broker.memory.accepting import Accepting
 from dray.broker.memory.audit import problems
 from dray.broker.memory.edits import apply, info, page, record, set_scope
 from dray.broker.memory.line import Class
+from dray.broker.memory.upkeep import Upkeep
+from dray.broker.memory.waiting import Sleeper, news, next_time
 from dray.broker.memory.world import Kept, Queue, Session, World
 from dray.broker.verbs import (
     EXPIRE_STEP,
@@ -77,10 +79,8 @@ from dray.job import (
 )
 from dray.policy import Retention
 
-NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
 
-
-class MemoryBroker:
+class MemoryBroker(Accepting, Upkeep):
     """The reference broker."""
 
     def __init__(
@@ -97,7 +97,7 @@ class MemoryBroker:
         self._clock = clock or _wall_clock
         self._blocking = blocking
         self._changed = threading.Condition(threading.RLock())
-        self._sleepers: set[_Sleeper] = set()
+        self._sleepers: set[Sleeper] = set()
 
     @contextmanager
     def _step(self, now: int | None) -> Iterator[int]:
@@ -147,55 +147,6 @@ class MemoryBroker:
                 if job.id not in self._world.jobs:
                     self._world.tell_dependants(job.id, State.NOT_FOUND)
         await self._forward(now)
-
-    def _check_dependencies(self, jobs: Sequence[Job]) -> None:
-        together = {job.id for job in jobs}
-        for job in jobs:
-            for dependency in job.waits_for:
-                check_dependency(job, dependency, dependency in together or dependency in self._world.jobs)
-
-    def _put(self, job: Job, now: int) -> Accepted:
-        holders = (self._world.jobs.get(job.id), self._key_holder(job, now))
-        others = list(dict.fromkeys(kept for kept in holders if kept is not None))
-        for other in others:
-            if other.as_put == job:  # the very same again: a repeated call
-                return Accepted(job.id, other.state, "duplicate")
-            if job.on_duplicate != "replace" or other.run or other.state not in NOT_STARTED:
-                return Accepted(other.job.id, other.state, "duplicate")
-        leaves_room = any(other.state is State.READY and other.job.queue == job.queue for other in others)
-        if not leaves_room and (bound := self._full(job, now)) is not None:
-            return Accepted(job.id, State.NOT_FOUND, "full", max_ready=bound)
-        for other in others:
-            self._replace(other, job, now)
-        kept = self._world.create(job, now)
-        return Accepted(job.id, kept.state, replaced=others[-1].job.id if others else None)
-
-    def _key_holder(self, job: Job, now: int) -> Kept | None:
-        if job.key is None:
-            return None
-        id, until = self._world.keys.get((job.queue, job.key), ("", None))
-        return self._world.jobs.get(id) if until is None or now < until else None
-
-    def _full(self, job: Job, now: int) -> int | None:
-        """The bound of the queue if the job would go beyond it; makes room where it may drop another."""
-        line = self._world.queue(job.queue).line
-        bound = job.max_ready if line.limits.max_ready is None else line.limits.max_ready
-        overflow = line.limits.overflow or job.overflow
-        starts_later = job.waits_for or (job.due is not None and job.due > now)
-        if bound is None or starts_later or len(line) < bound:
-            return None
-        victim = line.oldest_unimportant(job.priority) if overflow == "drop-oldest" else None
-        if victim is None:
-            return bound
-        self._world.bury(self._world.jobs[victim], now, f"dropped: {job.queue} is full (max_ready={bound})")
-        return None
-
-    def _replace(self, other: Kept, job: Job, now: int) -> None:
-        if other.job.id == job.id:
-            self._world.note(other, Move.DELETED)
-            self._world.remove(other, now)
-        elif other.state in NOT_STARTED:
-            self._world.finish(other, Move.CANCELLED, State.CANCELLED, now, f"replaced by {job.id}")
 
     async def _forward(self, now: int | None, limit: int = FORWARD_STEP) -> int:
         """Deliver word from the outbox, a step each, as it may cross queues. `sweep` does what is left."""
@@ -396,30 +347,6 @@ class MemoryBroker:
         more = full or bool(self._world.outbox)
         return Swept(forwarded, sum(promoted), len(lapsed), freed, expired, pruned, 0, more)
 
-    def _expire(self, now: int, limit: int) -> int:
-        late = [
-            kept for kept in self._world.jobs.values() if kept.expires is not None and now >= kept.expires
-        ]
-        late.sort(key=lambda kept: (kept.expires, kept.number))
-        for kept in late[:limit]:
-            self._world.bury(kept, now, "expired: it was not started within its ttl")
-        return len(late[:limit])
-
-    def _prune(self, now: int, limit: int) -> int:
-        """Forget finished jobs past their retention, and what has run out: documents, keys, rates."""
-        world, pruned = self._world, 0
-        for _, queue in sorted(world.queues.items()):
-            for id in queue.ended.until(now, limit - pruned):
-                world.forget(world.jobs[id], now)
-                pruned += 1
-            queue.line.forget_rates(now)
-        for key in [key for key, doc in world.docs.items() if doc.expires is not None and now >= doc.expires]:
-            del world.docs[key]
-        for name in [name for name, (_, until) in world.keys.items() if until is not None and now >= until]:
-            del world.keys[name]
-        world.drop_mail(now)
-        return pruned
-
     # reading and changing by hand
 
     async def edit(
@@ -517,7 +444,7 @@ class MemoryBroker:
     async def wait(self, interest: Interest, timeout: float) -> Wake:
         check_wait(interest, timeout)
         deadline = time.monotonic() + timeout if self._blocking else _loop_time() + timeout
-        sleeper = _Sleeper(self._changed)
+        sleeper = Sleeper(self._changed)
         with self._changed:
             self._sleepers.add(sleeper)
         try:
@@ -525,7 +452,7 @@ class MemoryBroker:
                 sleeper.reset()
                 with self._changed:
                     now = self._clock()
-                    wake, until = self._news(interest, now), self._next_time(interest, now)
+                    wake, until = news(self._world, interest, now), next_time(self._world, interest, now)
                 left = deadline - (time.monotonic() if self._blocking else _loop_time())
                 if wake != Wake() or left <= 0:
                     return wake
@@ -544,88 +471,12 @@ class MemoryBroker:
         for sleeper in self._sleepers:
             sleeper.rouse()
 
-    def _news(self, interest: Interest, now: int) -> Wake:
-        mail = self._world.mail.pop(interest.watcher, {}) if interest.watcher else {}
-        return Wake(self._has_work(interest, now), self._has_word(interest.session), tuple(mail))
-
-    def _has_word(self, name: str | None) -> bool:
-        """Anything that `renew` has not told yet; it tells all of it, again and again."""
-        session = self._world.sessions.get(name or "")
-        if session is None:
-            return name is not None
-        asked = {ref for ref in session.holds if self._world.jobs[ref[0]].cancel is not None}
-        return bool((asked | set(session.void)) - session.heard)
-
-    def _has_work(self, interest: Interest, now: int) -> bool:
-        for name in interest.queues:
-            queue = self._world.queue(name)
-            if queue.due.until(now, 1) or any(
-                queue.line.class_room(key[1], queue.line.classes[key], now)
-                for key in queue.line.open_classes(interest.filter, now)
-            ):
-                return True
-            if any(self._offers_to(interest, self._world.jobs[id], queue, now) for id in queue.offers):
-                return True
-        return False
-
-    def _offers_to(self, interest: Interest, kept: Kept, queue: Queue, now: int) -> bool:
-        job, line = kept.job, queue.line
-        return bool(
-            matches(interest.filter, job.task, job.priority, job.version)
-            and not line.paused
-            and job.task not in line.paused_tasks
-            and all(run.session != interest.session for run in kept.runs.values())
-            and line.job_room(job, now)
-        )
-
-    def _next_time(self, interest: Interest, now: int) -> int | None:
-        """When there may be work though nothing happens: a job falls due or a rate has room again."""
-        times: list[int] = []
-        for name in interest.queues:
-            queue = self._world.queue(name)
-            times += [
-                t for t in (queue.due.first(), queue.line.frees_at(interest.filter, now)) if t is not None
-            ]
-        return min(times, default=None)
-
     async def audit(self) -> list[str]:
         with self._step(None):
             return problems(self._world)
 
     async def close(self) -> None:
         """There is nothing to let go of."""
-
-
-class _Sleeper:
-    """One `wait` that is asleep, woken from any thread."""
-
-    def __init__(self, changed: threading.Condition) -> None:
-        self._changed = changed
-        self._roused = False
-        self._event: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def reset(self) -> None:
-        self._roused = False
-        if self._event is not None:
-            self._event.clear()
-
-    def rouse(self) -> None:
-        self._roused = True
-        if self._event is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    def block(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._roused, seconds)
-
-    async def sleep(self, seconds: float) -> None:
-        if self._event is None:
-            self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        if self._roused:
-            return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), seconds)
 
 
 def _wall_clock() -> int:

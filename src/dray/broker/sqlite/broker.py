@@ -35,9 +35,10 @@ from dray.broker.sqlite.bell import Bell, remove_stale, ring
 from dray.broker.sqlite.database import Database, blocking_pause
 from dray.broker.sqlite.options import Options, read_url
 from dray.broker.sqlite.put import check_dependencies, put_jobs, tell_of_refused
+from dray.broker.sqlite.rows import encode
 from dray.broker.sqlite.settle import release_session, settle_runs
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import Step, encode
+from dray.broker.sqlite.step import Step
 from dray.broker.sqlite.sweep import sweep_step
 from dray.broker.sqlite.take import Given, retake, take_from
 from dray.broker.verbs import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dray.broker.checks import limits_after, read_number
 from dray.broker.sqlite.read import scan_arrived
+from dray.broker.sqlite.rows import Kept, decode_limits, encode
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import Kept, Step, decode_limits, encode
+from dray.broker.sqlite.step import Step
 from dray.broker.verbs import (
     Cancel,
     Delete,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from dray.broker.checks import check_dependency
+from dray.broker.sqlite.rows import NUMBER, STATES, Kept, QueueRow
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import NUMBER, STATES, Kept, QueueRow, Step
+from dray.broker.sqlite.step import Step
 from dray.broker.verbs import Accepted
 from dray.codec import pack
 from dray.job import FINISHED, Job, Move, State

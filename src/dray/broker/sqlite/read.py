@@ -10,16 +10,9 @@ from typing import Any
 import msgspec
 
 from dray.broker.checks import error_kept, query_matches, read_number, shown_result
+from dray.broker.sqlite.rows import DUE, NUMBER, STATES, decode_error, decode_limits, decode_pause
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import (
-    DUE,
-    NUMBER,
-    STATES,
-    Step,
-    decode_error,
-    decode_limits,
-    decode_pause,
-)
+from dray.broker.sqlite.step import Step
 from dray.broker.verbs import Doc, DocWrite, Entry, Event, Feed, Limits, Query, QueueInfo
 from dray.codec import unpack
 from dray.errors import CodecError

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from dray.broker.checks import forget_at
+from dray.broker.sqlite.rows import STATES, Kept, encode
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import STATES, Kept, Step, encode
+from dray.broker.sqlite.step import Step
 from dray.broker.verbs import Ref
 from dray.job import Move, Outcome, OutcomeKind, Settled, Sign, State, Verdict
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dray.broker.sqlite.rows import FINISHED_NUMBERS
 from dray.broker.sqlite.settle import release_session
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import FINISHED_NUMBERS, Step
+from dray.broker.sqlite.step import Step
 from dray.broker.sqlite.take import promote
 from dray.broker.verbs import Swept
 from dray.job import Move, State

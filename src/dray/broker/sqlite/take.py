@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from dray.broker.checks import NEVER, matches
 from dray.broker.sqlite.read import read_job
+from dray.broker.sqlite.rows import DUE, QueueRow
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import DUE, QueueRow, Step
+from dray.broker.sqlite.step import Step
 from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Filter
 from dray.errors import DecodeError, NewerVersion
 from dray.job import Move, Taken

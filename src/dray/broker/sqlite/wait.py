@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dray.broker.checks import matches
+from dray.broker.sqlite.rows import QueueRow, decode_filter, encode
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import QueueRow, Step, decode_filter, encode
+from dray.broker.sqlite.step import Step
 from dray.broker.sqlite.take import class_room, offer_room, open_classes, task_limit
 from dray.broker.verbs import Filter, Interest, Wake
 from dray.policy import Rate

@@ -1,0 +1,35 @@
+"""What `sweep` clears away."""
+
+from __future__ import annotations
+
+from dray.broker.memory.world import World
+
+
+class Upkeep:
+    """The part of the broker behind `sweep`."""
+
+    _world: World
+
+    def _expire(self, now: int, limit: int) -> int:
+        late = [
+            kept for kept in self._world.jobs.values() if kept.expires is not None and now >= kept.expires
+        ]
+        late.sort(key=lambda kept: (kept.expires, kept.number))
+        for kept in late[:limit]:
+            self._world.bury(kept, now, "expired: it was not started within its ttl")
+        return len(late[:limit])
+
+    def _prune(self, now: int, limit: int) -> int:
+        """Forget finished jobs past their retention, and what has run out: documents, keys, rates."""
+        world, pruned = self._world, 0
+        for _, queue in sorted(world.queues.items()):
+            for id in queue.ended.until(now, limit - pruned):
+                world.forget(world.jobs[id], now)
+                pruned += 1
+            queue.line.forget_rates(now)
+        for key in [key for key, doc in world.docs.items() if doc.expires is not None and now >= doc.expires]:
+            del world.docs[key]
+        for name in [name for name, (_, until) in world.keys.items() if until is not None and now >= until]:
+            del world.keys[name]
+        world.drop_mail(now)
+        return pruned
