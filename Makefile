@@ -1,0 +1,88 @@
+# Needs make and Python 3.11 or newer, nothing else: the first target that runs code makes .venv by itself.
+# Choose an interpreter with `make PYTHON=python3.12 ...`.
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types format bench sim walk wheel clean distclean
+
+PYTHON ?=
+QUICK ?=
+SEED ?=
+SECONDS ?= 30
+COVERAGE ?=
+JOBS ?= auto
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.installed
+CODE := $(foreach folder,src tests bench examples,$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+test: lint types ## lint, types and all tests
+	$(RUN) -m pytest -n $(JOBS) --maxprocesses 4
+
+lint: $(READY) ## check style and formatting
+	$(RUN) -m ruff check $(CODE)
+	$(RUN) -m ruff format --check $(CODE)
+
+types: $(READY) ## check types, strictly
+	$(RUN) -m mypy $(CODE)
+
+format: $(READY) ## rewrite the code in the project's format
+	$(RUN) -m ruff check --fix $(CODE)
+	$(RUN) -m ruff format $(CODE)
+
+demo: $(READY) ## see it work: real workers on the embedded broker, one of them killed; ends by itself
+	@$(RUN) examples/tour.py
+
+sim: $(READY) ## simulate clients, faults and crashes on a virtual clock (SECONDS=30; SEED=n replays one)
+	$(RUN) -m dray.testing.sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+walk: $(READY) ## make the same random calls to every broker and compare (SECONDS=30; SEED=n replays one)
+	@mkdir -p build && rm -rf build/walk.db*
+	$(RUN) -m dray.testing.walk --brokers memory:// sqlite:///build/walk.db \
+	  --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(COVERAGE),--coverage)
+
+bench: $(READY) ## run every script in bench/ (QUICK=1 for a short look)
+	@set -e; for script in bench/[a-z]*.py; do \
+	  [ -f "$$script" ] || { echo "bench/ has no scripts" >&2; exit 1; }; \
+	  echo "$(RUN) $$script $(if $(QUICK),--quick)"; $(RUN) "$$script" $(if $(QUICK),--quick); \
+	done
+
+wheel: $(READY) ## build dist/*.whl with what is installed
+	$(RUN) -m hatchling build -t wheel
+
+clean: ## remove what was built and cached; .venv stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## clean, and remove .venv
+	rm -rf $(VENV)
+
+# The build tools come first, so that the package itself is built with the pinned ones.
+$(READY): pyproject.toml constraints.txt
+	@$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && $(RUN) -m pip --version >/dev/null 2>&1 || { $(make_venv); }
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $(READY)
+
+define make_venv
+old=; \
+for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+  old=$$python; \
+  "$$python" -c 'import ensurepip, venv' 2>/dev/null || continue; \
+  echo "$$python -m venv --clear $(VENV)"; \
+  exec "$$python" -m venv --clear $(VENV); \
+done; \
+if [ -n "$$old" ]; then \
+  echo "$$old has no venv module. Install it (on Debian and Ubuntu: apt install python3-venv), then try again." >&2; \
+else \
+  echo "No Python 3.11 or newer found as python3 or python3.11 to python3.14." >&2; \
+  echo "Install one, or name it: make PYTHON=path/to/python ..." >&2; \
+fi; \
+exit 1
+endef
