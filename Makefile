@@ -46,11 +46,8 @@ walk: $(READY) ## make the same random calls to every broker and compare (SECOND
 	$(RUN) -m dray.testing.walk --brokers memory:// sqlite:///build/walk.db \
 	  --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(COVERAGE),--coverage)
 
-bench: $(READY) ## run every script in bench/ (QUICK=1 for a short look)
-	@set -e; for script in bench/[a-z]*.py; do \
-	  [ -f "$$script" ] || { echo "bench/ has no scripts" >&2; exit 1; }; \
-	  echo "$(RUN) $$script $(if $(QUICK),--quick)"; $(RUN) "$$script" $(if $(QUICK),--quick); \
-	done
+bench: $(READY) ## measure the embedded broker against a bare loop of the same SQL (QUICK=1 for a short look)
+	$(RUN) -m bench.sqlite $(if $(QUICK),--quick)
 
 wheel: $(READY) ## build dist/*.whl with what is installed
 	$(RUN) -m hatchling build -t wheel
