@@ -226,7 +226,9 @@ def wrapped(*args: Any, **kwargs: Any) -> Any: ...
 
 
 @pytest.mark.parametrize(
-    "function", [Callme(), Callme().method, wrapped, functools.partial(busy, key=None)], ids=repr
+    "function",
+    [Callme(), Callme().method, wrapped, functools.partial(busy, key=None)],
+    ids=["instance", "method", "wrapped", "partial"],
 )
 def test_callables_of_every_kind_have_hints(function: Callable[..., object]) -> None:
     args, _ = Hints.of(function).convert([ITEM], {})

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from dray.broker.sqlite.bell import Bell, remove_stale, ring
 from dray.broker.verbs import run_blocking
@@ -179,8 +180,6 @@ def test_it_works_on_one_loop_after_another(folder: Path) -> None:
 
 
 def test_it_works_under_uvloop(folder: Path) -> None:
-    uvloop = pytest.importorskip("uvloop")
-
     async def main() -> None:
         bell = Bell.open(folder)
         waiting = [asyncio.create_task(bell.wait(10)) for _ in range(2)]

@@ -338,14 +338,16 @@ class MemoryBroker(Accepting, Upkeep):
             world = self._world
             promoted = [self._promote(world.queues[name], at, limit) for name in sorted(world.queues)]
             late = [name for name, session in world.sessions.items() if at >= session.expires]
-            lapsed = late[:limit] if lapse else []
-            freed = sum(self._release(name, at) for name in lapsed)
+            lapsed = freed = 0
+            while lapse and lapsed < len(late[:limit]) and freed < limit:
+                freed += self._release(late[lapsed], at)
+                lapsed += 1
             expired = self._expire(at, limit)
             pruned = self._prune(at, limit)
-            full = max([forwarded, len(lapsed), expired, pruned, *promoted]) >= limit
+            full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
         await self._forward(now, limit)
         more = full or bool(self._world.outbox)
-        return Swept(forwarded, sum(promoted), len(lapsed), freed, expired, pruned, 0, more)
+        return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, 0, more)
 
     # reading and changing by hand
 

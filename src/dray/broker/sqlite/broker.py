@@ -121,7 +121,8 @@ class SqliteBroker:
     ) -> T:
         """One atomic step, then the delivery of what it put into the outbox, then the bells."""
         result, step, bells = await self._transact(work, now, durability)
-        self._ring(bells)
+        if bells:
+            await self._ring(bells, step)
         if step.posted:
             await self._forward(now)
         return result
@@ -157,13 +158,16 @@ class SqliteBroker:
 
     async def _forward(self, now: int | None, limit: int = FORWARD_STEP) -> int:
         """Deliver word from the outbox. If we die before, or there is more, `sweep` does it."""
-        sent, _, bells = await self._transact(lambda step: step.deliver(limit), now)
-        self._ring(bells)
+        sent, step, bells = await self._transact(lambda step: step.deliver(limit), now)
+        if bells:
+            await self._ring(bells, step)
         return sent
 
-    def _ring(self, bells: list[str]) -> None:
-        for name in bells:
-            ring(self._bells, name)
+    async def _ring(self, bells: list[str], step: Step) -> None:
+        """Wake the chosen sleepers. If one has died in its sleep, everybody else looks instead."""
+        queues = step.ready.keys() | step.due.keys() | step.stirred
+        while [name for name in bells if not ring(self._bells, name)]:
+            _, _, bells = await self._transact(lambda new: new.stirred.update(queues), step.now)
 
     @property
     def _bells(self) -> Path:

@@ -36,7 +36,7 @@ def connect(path: Path, options: str) -> sqlite3.Connection:
         timeout=0,
         isolation_level=None,
         cached_statements=256,
-        check_same_thread=False,  # a forked child closes what it inherited; `_sound` checks the thread
+        check_same_thread=False,  # a forked child closes what it inherited; `Database` checks the thread
     )
 
 

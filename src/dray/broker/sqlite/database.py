@@ -1,4 +1,4 @@
-"""The file under the embedded broker: opening it, transactions on it, and all that can happen to a file.
+"""The file under the embedded broker: transactions, contention, fork, and a file that goes away.
 
 A `Database` belongs to one thread of one process. `write` and `read` run a synchronous function in a
 transaction; on contention they pause and run it again, so it must be restartable.
@@ -12,44 +12,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import fcntl
 import os
 import random
-import re
 import sqlite3
-import stat
 import threading
 import time
-import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
-from urllib.parse import quote
 
-from dray.errors import (
-    BrokerAway,
-    BrokerBusy,
-    BrokerError,
-    BrokerFull,
-    BrokerGone,
-    BrokerReadOnly,
-    BrokerWarning,
-    DrayError,
-    ForeignStore,
-    InvalidInput,
-    NewerLayout,
-)
-
+from dray.broker.sqlite.connection import connect, empty_wal, prepare
+from dray.broker.sqlite.faults import fault_of, os_fault
+from dray.broker.sqlite.layout import inspect, load_migrations, mark, migrate
+from dray.broker.sqlite.place import companions, create_file, mounts, resolve, warn_if_remote
+from dray.errors import BrokerAway, BrokerBusy, BrokerError, BrokerFull, BrokerGone, InvalidInput
 
 OLDEST_SQLITE: Final = (3, 35, 0)
 LOOK_EVERY: Final = 0.01
 """Seconds between looks at the -wal and -shm files; the database file itself is looked at every time."""
-
-
 
 
 T = TypeVar("T")
@@ -64,7 +47,6 @@ _opening = threading.Lock()
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _abandoned: list[sqlite3.Connection] = []
 _unsafe: set[tuple[int, int]] = set()
-
 
 
 async def blocking_pause(seconds: float) -> None:

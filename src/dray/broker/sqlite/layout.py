@@ -1,4 +1,4 @@
-"""What is in the file: whose it is, its layout by version, and the .sql files that both are written in."""
+"""What is in the file: whose it is and which version of the layout, and how .sql files are read."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def companions(name: str) -> tuple[int | None, int | None]:
 
     def inode(path: str) -> int | None:
         try:
-            return os.stat(path).st_ino  # noqa: PTH116 (see `_sound`)
+            return os.stat(path).st_ino  # noqa: PTH116 (see `Database._sound`)
         except OSError:
             return None
 

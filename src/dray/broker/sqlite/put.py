@@ -15,6 +15,8 @@ from dray.codec import pack
 from dray.job import FINISHED, Job, Move, State
 
 _NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
+FEW = 4
+"""From how many jobs on it pays to look up all lanes of a queue at once."""
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -74,6 +76,9 @@ def _insert(step: Step, jobs: list[Job]) -> None:
         return
     seq = step.db.execute(SQL["last_seq"]).fetchone()[0]
     rows, bodies = [], []
+    if len(jobs) > FEW:
+        for name in {job.queue for job in jobs}:
+            step.preload_lanes(step.make_queue(name).id)
     for job in jobs:
         seq += 1
         rows.append(_row(step, job, step.make_queue(job.queue), seq))

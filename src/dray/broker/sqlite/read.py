@@ -11,7 +11,7 @@ import msgspec
 
 from dray.broker.checks import error_kept, query_matches, read_number, shown_result
 from dray.broker.sqlite.rows import DUE, NUMBER, STATES, decode_error, decode_limits, decode_pause
-from dray.broker.sqlite.statements import SQL
+from dray.broker.sqlite.statements import SQL, where
 from dray.broker.sqlite.step import Step
 from dray.broker.verbs import Doc, DocWrite, Entry, Event, Feed, Limits, Query, QueueInfo
 from dray.codec import unpack
@@ -90,7 +90,7 @@ def _waiting(db: sqlite3.Connection, seq: int) -> tuple[str, ...]:
 
 
 def get_records(step: Step, ids: Sequence[str]) -> list[Record | None]:
-    statement = SQL["record"] + " WHERE j.ns = ? AND j.id = ?"
+    statement = where("record", "j.ns = ? AND j.id = ?")
     rows = [step.db.execute(statement, (step.ns, id)).fetchone() for id in ids]
     return [None if row is None else to_record(step, row) for row in rows]
 

@@ -8,7 +8,7 @@ import msgspec
 
 from dray.broker.checks import forget_at
 from dray.broker.sqlite.rows import STATES, Kept, encode
-from dray.broker.sqlite.statements import SQL
+from dray.broker.sqlite.statements import SQL, where
 from dray.broker.sqlite.step import Step
 from dray.broker.verbs import Ref
 from dray.job import Move, Outcome, OutcomeKind, Settled, Sign, State, Verdict
@@ -26,13 +26,32 @@ def settle_runs(step: Step, session: int, outcomes: Sequence[Outcome]) -> list[S
     for row in step.db.execute(SQL["settling"], (_to_json(ids).decode(), step.ns, session)):
         rows.setdefault(row[0], []).append(row)
     successes = _Successes(step, session)
-    settled = [_settle(step, session, outcome, rows.get(outcome.id, []), successes) for outcome in outcomes]
+    kept = _load(step, [outcome.id for outcome in outcomes if outcome.kind is not OutcomeKind.SUCCEEDED])
+    settled = [
+        _settle(step, session, outcome, rows.get(outcome.id, []), successes, kept) for outcome in outcomes
+    ]
     successes.write()
     return settled
 
 
+def _load(step: Step, ids: list[str]) -> dict[str, Kept]:
+    """The jobs whose outcomes are concluded one by one, read together."""
+    if not ids:
+        return {}
+    rows = step.db.execute(_BY_IDS, (step.ns, _to_json(ids).decode()))
+    return {kept.id: kept for kept in map(Kept, rows)}
+
+
+_BY_IDS = where("job_columns", "ns = ? AND id IN (SELECT value FROM json_each(?))")
+
+
 def _settle(
-    step: Step, session: int, outcome: Outcome, rows: list[tuple[object, ...]], successes: _Successes
+    step: Step,
+    session: int,
+    outcome: Outcome,
+    rows: list[tuple[object, ...]],
+    successes: _Successes,
+    loaded: dict[str, Kept],
 ) -> Settled:
     if not rows:
         _drop_void(step, session, outcome)
@@ -46,9 +65,7 @@ def _settle(
         return Settled(verdict, STATES[state])
     if outcome.kind is OutcomeKind.SUCCEEDED and successes.take(outcome, row):
         return _ACCEPTED
-    seq = row[1]
-    assert isinstance(seq, int)  # noqa: S101 (for the type checker)
-    kept = step.kept(seq)
+    kept = loaded.get(outcome.id) or step.kept_by_id(outcome.id)
     assert kept is not None  # noqa: S101 (it was just read in this transaction)
     kept.settled = outcome.run
     _conclude(step, kept, session, outcome)
@@ -128,6 +145,9 @@ def _conclude(step: Step, kept: Kept, session: int, outcome: Outcome) -> None:
     return None
 
 
+_HELD_BY = where("job_columns", "seq IN (SELECT job FROM runs WHERE session = ?)")
+
+
 def release_session(
     step: Step, name: str, *, suspect: bool = True, blamed: frozenset[Ref] = frozenset()
 ) -> int:
@@ -138,10 +158,10 @@ def release_session(
     session = row[0]
     step.told.add(name)
     held = step.db.execute(SQL["held"], (session,)).fetchall()
+    jobs = {kept.seq: kept for kept in map(Kept, step.db.execute(_HELD_BY, (session,)).fetchall())}
     for seq, run in held:
-        kept = step.kept(seq)
-        if kept is not None:
-            step.crash(kept, session, run, suspect=suspect, blamed=(kept.id, run) in blamed)
+        kept = jobs[seq]
+        step.crash(kept, session, run, suspect=suspect, blamed=(kept.id, run) in blamed)
     step.db.execute(SQL["delete_voids"], (session,))
     step.db.execute(SQL["delete_session"], (session,))
     return len(held)

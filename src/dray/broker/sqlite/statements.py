@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Final
 
-from dray.broker.sqlite.database import load_statements
+from dray.broker.sqlite.layout import load_statements
 
 
 def _load() -> dict[str, str]:
@@ -19,3 +19,8 @@ def _load() -> dict[str, str]:
 
 
 SQL: Final = _load()
+
+
+def where(name: str, condition: str) -> str:
+    """A statement that lists rows, for some of them."""
+    return f"{SQL[name]} WHERE {condition}"

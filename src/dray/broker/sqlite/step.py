@@ -11,13 +11,16 @@ from typing import Any, Final
 
 from dray.broker.checks import forget_at
 from dray.broker.sqlite.rows import NUMBER, STATES, ClassKey, Kept, QueueRow, encode
-from dray.broker.sqlite.statements import SQL
+from dray.broker.sqlite.statements import SQL, where
 from dray.broker.verbs import Event
 from dray.job import TRANSITIONS, Error, Job, Move, Sign, State
 from dray.policy import Retention
 
 EVENTS_KEPT: Final = 10_000
 """How many entries of the feed a queue keeps."""
+
+_JOB: Final = where("job_columns", "seq = ?")
+_JOB_BY_ID: Final = where("job_columns", "ns = ? AND id = ?")
 
 LaneKey = tuple[int, int, str, int, str | None, str | None, str | None, str | None, int | None]
 
@@ -74,11 +77,11 @@ class Step:
         return queue
 
     def kept(self, seq: int) -> Kept | None:
-        row = self.db.execute(SQL["job_columns"] + " WHERE seq = ?", (seq,)).fetchone()
+        row = self.db.execute(_JOB, (seq,)).fetchone()
         return None if row is None else Kept(row)
 
     def kept_by_id(self, id: str) -> Kept | None:
-        row = self.db.execute(SQL["job_columns"] + " WHERE ns = ? AND id = ?", (self.ns, id)).fetchone()
+        row = self.db.execute(_JOB_BY_ID, (self.ns, id)).fetchone()
         return None if row is None else Kept(row)
 
     def note(self, queue: int, kind: Move | Sign, id: str, run: int = 0) -> None:
@@ -168,6 +171,12 @@ class Step:
             self.db.execute(SQL["set_head"], (line, lane))
             self._lanes[key] = (lane, line)
         return lane
+
+    def preload_lanes(self, queue: int) -> None:
+        """Look up the plain lanes of a queue in one go."""
+        for priority, task, version, rate, most, lane, head in self.db.execute(SQL["plain_lanes"], (queue,)):
+            key = (queue, priority, task, version, None, None, None, rate, most)
+            self._lanes.setdefault(key, (lane, head))
 
     def _join_lane(self, key: LaneKey, line: int) -> tuple[int, int]:
         """The limits of a class and a lane are those the newest job to join declares."""

@@ -16,12 +16,15 @@ def sweep_step(step: Step, limit: int, lapse: bool, forwarded: int) -> Swept:
     queues = [row[0] for row in db.execute(SQL["all_queues"], (ns,)).fetchall()]
     promoted = [promote(step, queue, limit) for queue in queues]
     late = db.execute(SQL["lapsed"], (ns, now, limit)).fetchall() if lapse else []
-    freed = sum(release_session(step, name) for (name,) in late)
+    lapsed = freed = 0
+    while lapsed < len(late) and freed < limit:
+        freed += release_session(step, late[lapsed][0])
+        lapsed += 1
     expired = _expire(step, limit)
     pruned = _prune(step, queues, limit)
     repaired = _repair(step, limit)
-    full = max([forwarded, len(late), expired, pruned, repaired, *promoted]) >= limit
-    return Swept(forwarded, sum(promoted), len(late), freed, expired, pruned, repaired, full)
+    full = max([forwarded, lapsed, freed, expired, pruned, repaired, *promoted]) >= limit
+    return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repaired, full)
 
 
 def _expire(step: Step, limit: int) -> int:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from dray.broker.checks import NEVER, matches
 from dray.broker.sqlite.read import read_job
-from dray.broker.sqlite.rows import DUE, QueueRow
-from dray.broker.sqlite.statements import SQL
+from dray.broker.sqlite.rows import DUE, Kept, QueueRow
+from dray.broker.sqlite.statements import SQL, where
 from dray.broker.sqlite.step import Step
 from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Filter
 from dray.errors import DecodeError, NewerVersion
@@ -67,46 +67,56 @@ def take_from(step: Step, queue: QueueRow, session: int, filter: Filter, want: i
         step.unblock("unblock_due", queue.id, step.now)
     given = _take_offers(step, queue, session, filter, want) if offered else []
     walk = _Walk(step, queue, session, want - len(given))
-    for number, (class_, free) in enumerate(open_classes(step, queue, filter)):
+    for class_ in open_classes(step, queue, filter):
         if walk.want == 0 or walk.buried == EXPIRE_STEP:
             break
-        # What was started meanwhile may have used up a limit that classes share.
-        walk.take_class(class_, _next_lane(step, queue, class_.id) if number else free)
+        walk.take_class(class_)
     return given + walk.given
 
 
 def promote(step: Step, queue: int, limit: int) -> int:
     """Jobs that fell due go to the end of the line, the longest overdue first."""
-    due = [
-        row
-        for state in DUE
-        for row in step.db.execute(SQL["due_jobs"], (queue, state, step.now, limit)).fetchall()
-    ]
-    due = sorted(due)[:limit]
-    for _, seq in due:
-        kept = step.kept(seq)
-        if kept is not None:
-            step.line_up(kept, Move.PROMOTED, kept.pos)
+    due = [Kept(row) for state in DUE for row in step.db.execute(_DUE_JOBS, (queue, state, step.now, limit))]
+    due.sort(key=lambda kept: (kept.pos, kept.seq))
+    del due[limit:]
+    if not due:
+        return 0
+    row, updates = step.queue_by_id(queue), []
+    for kept in due:
+        expires = kept.pos + kept.ttl if kept.ttl is not None and not kept.run else None
+        line = row.draw()
+        updates.append((step.lane_of(kept, queue, line), line, line, expires, kept.seq))
+        step.ready.setdefault(queue, []).append(kept.class_key())
+        step.note(queue, Move.PROMOTED, kept.id)
+    step.db.executemany(SQL["promote_job"], updates)
     return len(due)
 
 
-def open_classes(step: Step, queue: QueueRow, filter: Filter) -> list[tuple[ClassRow, FreeLane]]:
+_DUE_JOBS = where(
+    "job_columns", "queue = ? AND state = ? AND lane = 0 AND pos <= ? ORDER BY pos, seq LIMIT ?"
+)
+
+
+def open_classes(step: Step, queue: QueueRow, filter: Filter) -> list[ClassRow]:
     """The classes that `filter` lets run and of which a lane is free, in the order to look at them."""
     if queue.paused:
         return []
-    found = []
-    for row in step.db.execute(SQL["classes"], (queue.id,)).fetchall():
-        class_ = ClassRow(*row)
-        if not matches(filter, class_.task, class_.priority, class_.version):
-            continue
-        if class_.task in queue.paused_tasks:
-            continue
-        free = _next_lane(step, queue, class_.id)
-        if free is not None:
-            found.append((class_, free))
-    if len(found) > 1:
-        found.sort(key=lambda one: (one[0].priority, one[1].lane.head))
-    return found
+    while True:
+        found, blocked = [], False
+        for row in step.db.execute(SQL["open_classes"], (queue.id,)).fetchall():
+            class_ = ClassRow(*row[:6])
+            if not matches(filter, class_.task, class_.priority, class_.version):
+                continue
+            if class_.task in queue.paused_tasks:
+                continue
+            lane = LaneRow._make((*row[6:], True))
+            room, until = lane_room(step, queue, lane)
+            if not room:
+                step.block_lane(lane.id, lane.group_id, until)
+                blocked = True
+            found.append(class_)
+        if not blocked:
+            return found
 
 
 def _next_lane(step: Step, queue: QueueRow, class_: int) -> FreeLane | None:
@@ -196,16 +206,16 @@ class _Walk:
         self.given: list[Given] = []
         self.buried = 0
 
-    def take_class(self, class_: ClassRow, free: FreeLane | None) -> None:
+    def take_class(self, class_: ClassRow) -> None:
         step, queue = self.step, self.queue
         room = min(self.want, class_room(step, queue, class_.task, class_.rate, class_.max_running))
-        while free is not None and room > 0:
+        while room > 0 and self.buried < EXPIRE_STEP:
+            free = _next_lane(step, queue, class_.id)
+            if free is None:
+                return
             count = self._take_lane(class_, free, min(room, free.room) if free.lane.alone else 1)
             self._spend(class_, free.lane, count)
             room, self.want = room - count, self.want - count
-            if room == 0 or self.buried == EXPIRE_STEP:
-                return
-            free = _next_lane(step, queue, class_.id)
 
     def _spend(self, class_: ClassRow, lane: LaneRow, count: int) -> None:
         step, queue = self.step, self.queue

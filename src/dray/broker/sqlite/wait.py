@@ -48,7 +48,7 @@ def _has_work(step: Step, interest: Interest) -> bool:
         step.unblock("unblock_due", queue.id, step.now)
         if any(
             class_room(step, queue, class_.task, class_.rate, class_.max_running)
-            for class_, _ in open_classes(step, queue, interest.filter)
+            for class_ in open_classes(step, queue, interest.filter)
         ):
             return True
         if _has_offer(step, queue, interest):

@@ -45,6 +45,22 @@ DELETE FROM classes WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM groups WHERE cla
 -- name: classes
 SELECT id, priority, task, version, rate, max_running FROM classes WHERE queue = ?
 
+-- name: open_classes
+-- Each class of which a lane is free, with the lane that is next, in the order to look at them.
+SELECT c.id, c.priority, c.task, c.version, c.rate, c.max_running,
+  l.id, l.grp, l.group_name, l.rate_key, l.running_key, l.rate, l.max_running, l.head
+FROM classes c JOIN lanes l ON l.id = (
+  SELECT id FROM lanes
+  WHERE grp = (SELECT id FROM groups WHERE class = c.id AND free > 0 ORDER BY turn LIMIT 1) AND blocked = 0
+  ORDER BY head LIMIT 1)
+WHERE c.queue = ? ORDER BY c.priority, l.head
+
+-- name: plain_lanes
+-- The lanes of jobs without group and keys, for a batch that is going to need several.
+SELECT c.priority, c.task, c.version, c.rate, c.max_running, l.id, l.head FROM classes c
+JOIN groups g ON g.class = c.id AND g.name = '' JOIN lanes l ON l.grp = g.id AND l.rate_key = '' AND l.running_key = ''
+WHERE c.queue = ? LIMIT 1000
+
 -- name: next_lanes
 -- Of the group whose turn it is: its lane with the oldest head, and the next, up to whose head jobs may be
 -- taken in one go. `alone` says that no other group has a turn to take.
@@ -95,8 +111,8 @@ WHERE seq = ?
 -- name: insert_run
 INSERT INTO runs (session, job, run, queue, since, task, grp, running_key) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: due_jobs
-SELECT pos, seq FROM jobs WHERE queue = ? AND state = ? AND lane = 0 AND pos <= ? ORDER BY pos, seq LIMIT ?
+-- name: promote_job
+UPDATE jobs SET state = 2, lane = ?, pos = ?, line = ?, expires = ? WHERE seq = ?
 
 -- name: next_due
 SELECT min(pos) FROM (

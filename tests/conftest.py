@@ -1,0 +1,31 @@
+"""What tests of the embedded broker's file start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlite_file import LAYOUT, opened
+
+from dray.broker.sqlite.database import Database
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Path:
+    folder = tmp_path / "layout"
+    folder.mkdir()
+    (folder / "0001_jobs.sql").write_text(LAYOUT)
+    return folder
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "jobs.db"
+
+
+@pytest.fixture
+def db(path: Path, layout: Path) -> Iterator[Database]:
+    database = opened(path, layout)
+    yield database
+    database.close()
