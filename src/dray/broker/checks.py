@@ -12,6 +12,7 @@ from dray.broker.verbs import (
     PUT_STEP,
     Beat,
     Cancel,
+    Delete,
     DocWrite,
     Filter,
     Ids,
@@ -22,12 +23,15 @@ from dray.broker.verbs import (
     Query,
     Reprioritise,
     Reschedule,
+    Retry,
     Scope,
     ScopeAction,
     SetLimits,
+    Speculate,
 )
 from dray.errors import InvalidInput, UnknownDependency
 from dray.job import (
+    FINISHED,
     Error,
     Job,
     Outcome,
@@ -244,6 +248,31 @@ def _check_limits(scope: Scope, action: SetLimits) -> None:
 def _check_int(field: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidInput(field, value, f"an integer from {least} to {most} is allowed")
+
+
+def refusal(
+    action: JobAction, state: State, *, stopping: bool, speculate: bool, second_run: bool
+) -> str | None:
+    """Why an action cannot be done to a job that stands so; None if it can, as far as its key allows."""
+    match action:
+        case Cancel() if state in FINISHED:
+            return f"it is {state} already"
+        case Retry() if state in (State.WAITING, State.READY, State.RUNNING):
+            return f"it is {state}"
+        case Delete() if state is State.RUNNING:
+            return "it is running: cancel it first"
+        case Reschedule() if state not in (State.SCHEDULED, State.RETRYING, State.READY):
+            return f"it is {state}"
+        case Reprioritise() if state in FINISHED or state is State.RUNNING:
+            return f"it is {state}"
+        case Speculate() if state is not State.RUNNING or stopping:
+            return "it is being cancelled" if stopping else f"it is {state}"
+        case Speculate() if not speculate:
+            return "its task is not marked speculate=True"
+        case Speculate() if second_run:
+            return "it has a second run already"
+        case _:
+            return None
 
 
 def limits_after(limits: Limits, action: SetLimits) -> Limits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dray.broker.checks import error_kept, limits_after, query_matches, read_number, shown_result
+from dray.broker.checks import error_kept, limits_after, query_matches, read_number, refusal, shown_result
 from dray.broker.memory.world import Kept, World
 from dray.broker.verbs import (
     Cancel,
@@ -122,7 +122,7 @@ def apply(
         ids = tuple(kept.job.id for kept in found)
     for id in ids:
         kept = world.jobs.get(id)
-        why = "not_found" if kept is None else refusal(kept, action, world, now)
+        why = "not_found" if kept is None else _refusal(kept, action, world, now)
         if kept is not None and why is None:
             changed.append(id)
             if not dry_run:
@@ -132,30 +132,18 @@ def apply(
     return Edited(tuple(changed), tuple(refused), more)
 
 
-def refusal(kept: Kept, action: JobAction, world: World, now: int) -> str | None:
-    """Why the action cannot be done to this job; None if it can."""
-    state = kept.state
-    match action:
-        case Cancel() if state in FINISHED:
-            return f"it is {state} already"
-        case Retry() if state in (State.WAITING, State.READY, State.RUNNING):
-            return f"it is {state}"
-        case Retry() if state in FINISHED and (holder := world.other_key_holder(kept, now)) is not None:
-            return f"its key is taken by {holder}"
-        case Delete() if state is State.RUNNING:
-            return "it is running: cancel it first"
-        case Reschedule() if state not in (State.SCHEDULED, State.RETRYING, State.READY):
-            return f"it is {state}"
-        case Reprioritise() if state in FINISHED or state is State.RUNNING:
-            return f"it is {state}"
-        case Speculate() if state is not State.RUNNING or kept.cancel is not None:
-            return "it is being cancelled" if kept.cancel is not None else f"it is {state}"
-        case Speculate() if not kept.job.speculate:
-            return "its task is not marked speculate=True"
-        case Speculate() if kept.offered or len(kept.runs) > 1:
-            return "it has a second run already"
-        case _:
-            return None
+def _refusal(kept: Kept, action: JobAction, world: World, now: int) -> str | None:
+    why = refusal(
+        action,
+        kept.state,
+        stopping=kept.cancel is not None,
+        speculate=kept.job.speculate,
+        second_run=kept.offered or len(kept.runs) > 1,
+    )
+    if why is None and isinstance(action, Retry) and kept.state in FINISHED:
+        holder = world.other_key_holder(kept, now)
+        return None if holder is None else f"its key is taken by {holder}"
+    return why
 
 
 def change(world: World, kept: Kept, action: JobAction, now: int) -> None:

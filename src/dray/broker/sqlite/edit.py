@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.broker.checks import limits_after, read_number
+from dray.broker.checks import limits_after, read_number, refusal
 from dray.broker.sqlite.read import scan_arrived
 from dray.broker.sqlite.rows import Kept, decode_limits, encode
 from dray.broker.sqlite.statements import SQL
@@ -52,29 +52,17 @@ def apply(
 
 
 def _refusal(step: Step, kept: Kept, action: JobAction) -> str | None:
-    """Why the action cannot be done to this job; None if it can."""
-    state = kept.state
-    match action:
-        case Cancel() if state in FINISHED:
-            return f"it is {state} already"
-        case Retry() if state in (State.WAITING, State.READY, State.RUNNING):
-            return f"it is {state}"
-        case Retry() if state in FINISHED and (holder := _other_key_holder(step, kept)) is not None:
-            return f"its key is taken by {holder}"
-        case Delete() if state is State.RUNNING:
-            return "it is running: cancel it first"
-        case Reschedule() if state not in (State.SCHEDULED, State.RETRYING, State.READY):
-            return f"it is {state}"
-        case Reprioritise() if state in FINISHED or state is State.RUNNING:
-            return f"it is {state}"
-        case Speculate() if state is not State.RUNNING or kept.cancel is not None:
-            return "it is being cancelled" if kept.cancel is not None else f"it is {state}"
-        case Speculate() if not kept.speculate:
-            return "its task is not marked speculate=True"
-        case Speculate() if kept.offered or kept.runs > 1:
-            return "it has a second run already"
-        case _:
-            return None
+    why = refusal(
+        action,
+        kept.state,
+        stopping=kept.cancel is not None,
+        speculate=bool(kept.speculate),
+        second_run=bool(kept.offered) or kept.runs > 1,
+    )
+    if why is None and isinstance(action, Retry) and kept.state in FINISHED:
+        holder = _other_key_holder(step, kept)
+        return None if holder is None else f"its key is taken by {holder}"
+    return why
 
 
 def _other_key_holder(step: Step, kept: Kept) -> str | None:
