@@ -128,7 +128,7 @@ class KeepsQuietAboutCancels(MemoryBroker):
 
     def _renew(self, beat: Beat, now: int) -> Heard:
         heard = super()._renew(beat, now)
-        return Heard(heard.opened, heard.lost)
+        return Heard(heard.opened, heard.epoch, heard.lost)
 
 
 WRONG: tuple[type[MemoryBroker], ...] = (

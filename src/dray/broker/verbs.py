@@ -106,6 +106,9 @@ class Heard(msgspec.Struct, frozen=True):
 
     opened: bool
     """The session was unknown: whatever it held before is lost."""
+    epoch: int
+    """Which opening of a session this is, of all in the namespace. A worker that sees it change has missed
+    that its session was lost: it drops what it holds, and goes on under a new name."""
     lost: tuple[Ref, ...] = ()
     """Runs that cannot complete any more."""
     cancelled: tuple[Ref, ...] = ()

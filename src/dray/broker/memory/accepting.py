@@ -39,6 +39,12 @@ class Accepting:
         kept = self._world.create(job, now)
         return Accepted(job.id, kept.state, replaced=others[-1].job.id if others else None)
 
+    def _tell_of_refused(self, jobs: Sequence[Job], accepted: Sequence[Accepted]) -> None:
+        """Jobs of the same call that wait for one that was not accepted must not wait for ever."""
+        for job, reply in zip(jobs, accepted, strict=False):
+            if job.id not in self._world.jobs and (reply.id != job.id or reply.verdict == "full"):
+                self._world.tell_dependants(job.id, State.NOT_FOUND)
+
     def _key_holder(self, job: Job, now: int) -> Kept | None:
         if job.key is None:
             return None

@@ -97,7 +97,7 @@ class MemoryBroker(Accepting, Upkeep):
         self._clock = clock or _wall_clock
         self._blocking = blocking
         self._changed = threading.Condition(threading.RLock())
-        self._sleepers: set[Sleeper] = set()
+        self._sleepers: dict[Sleeper, None] = {}
 
     @contextmanager
     def _step(self, now: int | None) -> Iterator[int]:
@@ -133,20 +133,9 @@ class MemoryBroker(Accepting, Upkeep):
                 if when is not None and not self._world.write_doc(when, at):
                     return []
                 accepted += [self._put(job, at) for job in batch]
+                self._tell_of_refused(jobs, accepted)
             await self._forward(now)
-        if any(
-            reply.id != job.id or reply.verdict == "full" for job, reply in zip(jobs, accepted, strict=True)
-        ):
-            await self._tell_of_refused(jobs, now)
         return accepted
-
-    async def _tell_of_refused(self, jobs: Sequence[Job], now: int | None) -> None:
-        """Jobs of the same call that wait for one that was not accepted must not wait for ever."""
-        with self._step(now):
-            for job in jobs:
-                if job.id not in self._world.jobs:
-                    self._world.tell_dependants(job.id, State.NOT_FOUND)
-        await self._forward(now)
 
     async def _forward(self, now: int | None, limit: int = FORWARD_STEP) -> int:
         """Deliver word from the outbox, a step each, as it may cross queues. `sweep` does what is left."""
@@ -299,7 +288,10 @@ class MemoryBroker(Accepting, Upkeep):
 
     def _renew(self, beat: Beat, now: int) -> Heard:
         opened = beat.session not in self._world.sessions
-        session = self._world.sessions.setdefault(beat.session, Session())
+        if opened:
+            self._world.opened += 1
+            self._world.sessions[beat.session] = Session(self._world.opened)
+        session = self._world.sessions[beat.session]
         session.expires = now + beat.lease
         for report in beat.progress:
             if (report.id, report.run) in session.holds:
@@ -308,7 +300,7 @@ class MemoryBroker(Accepting, Upkeep):
                 self._world.note(kept, Sign.PROGRESS, report.run)
         asked = tuple(ref for ref in self._world.held(session) if self._world.jobs[ref[0]].cancel is not None)
         session.heard = {*session.void, *asked}
-        return Heard(opened, tuple(sorted(session.void)), asked)
+        return Heard(opened, session.epoch, tuple(sorted(session.void)), asked)
 
     async def release(
         self, session: str, *, suspect: bool = True, blamed: Collection[Ref] = (), now: int | None = None
@@ -448,7 +440,7 @@ class MemoryBroker(Accepting, Upkeep):
         deadline = time.monotonic() + timeout if self._blocking else _loop_time() + timeout
         sleeper = Sleeper(self._changed)
         with self._changed:
-            self._sleepers.add(sleeper)
+            self._sleepers[sleeper] = None
         try:
             while True:
                 sleeper.reset()
@@ -466,7 +458,7 @@ class MemoryBroker(Accepting, Upkeep):
                     await sleeper.sleep(left)
         finally:
             with self._changed:
-                self._sleepers.discard(sleeper)
+                self._sleepers.pop(sleeper, None)
 
     def _wake_sleepers(self) -> None:
         self._changed.notify_all()

@@ -75,7 +75,8 @@ class Kept:
 class Session:
     """One executor process: a lease, and what it holds under it."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
         self.expires = 0
         self.request = 0
         self.reply: list[Ref] = []
@@ -119,6 +120,8 @@ class World:
         self.watchers: dict[str, dict[str, None]] = {}
         self.mail: dict[str, dict[str, int]] = {}
         self.notes: dict[str, list[Event]] = {}
+        self.opened = 0
+        """How many sessions were ever opened."""
         self._numbers = 0
         self._versions = 0
 
@@ -268,12 +271,13 @@ class World:
         self._tell(kept, to, now)
 
     def _free_key(self, kept: Kept, now: int) -> None:
+        """`once` takes the key (again, if its `key_ttl` is over) unless another job has it by now."""
         job = kept.job
-        if job.key is None or self.keys.get((job.queue, job.key), ("", 0))[0] != job.id:
+        if job.key is None or self.other_key_holder(kept, now) is not None:
             return
         if kept.state is State.SUCCEEDED and job.once is not None:
             self.keys[job.queue, job.key] = (job.id, now + job.once)
-        else:
+        elif self.keys.get((job.queue, job.key), ("", 0))[0] == job.id:
             del self.keys[job.queue, job.key]
 
     def _stop_waiting(self, kept: Kept) -> None:

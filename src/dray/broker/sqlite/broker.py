@@ -188,18 +188,18 @@ class SqliteBroker:
         for first in range(0, len(jobs) or 1, PUT_STEP):
             batch = jobs[first : first + PUT_STEP]
 
-            def work(step: Step, first: int = first, batch: Sequence[Job] = batch) -> list[Accepted]:
-                if first == 0:
+            def work(
+                step: Step, batch: Sequence[Job] = batch, before: list[Accepted] = accepted
+            ) -> list[Accepted]:
+                if not before:
                     check_dependencies(step, jobs)
                 if when is not None and not read.write_doc(step, when):
                     return []
-                return put_jobs(step, batch)
+                replies = put_jobs(step, batch)
+                tell_of_refused(step, jobs, before + replies)
+                return before + replies
 
-            accepted += await self._write(work, now, durability)
-        if any(
-            reply.id != job.id or reply.verdict == "full" for job, reply in zip(jobs, accepted, strict=False)
-        ):
-            await self._write(lambda step: tell_of_refused(step, jobs), now)
+            accepted = await self._write(work, now, durability)
         return accepted
 
     async def take(
@@ -218,7 +218,7 @@ class SqliteBroker:
             row = step.db.execute(SQL["find_session"], (step.ns, session)).fetchone()
             if row is None or step.now >= row[1]:
                 raise SessionLost(session)
-            id, _, last, reply = row
+            id, _, last, reply, _ = row
             if request < last:
                 raise InvalidInput("request", request, f"{last} was the last; it only counts up")
             if request == last:
@@ -437,9 +437,10 @@ def _renew(step: Step, beat: Beat) -> Heard:
     row = step.db.execute(SQL["find_session"], (step.ns, beat.session)).fetchone()
     expires = step.now + beat.lease
     if row is None:
-        step.db.execute(SQL["open_session"], (step.ns, beat.session, expires))
-        return Heard(opened=True)
-    session = row[0]
+        epoch = step.db.execute(SQL["next_epoch"], (step.ns,)).fetchone()[0]
+        step.db.execute(SQL["open_session"], (step.ns, beat.session, epoch, expires))
+        return Heard(True, epoch)
+    session, epoch = row[0], row[4]
     step.db.execute(SQL["keep_session"], (expires, session))
     for report in beat.progress:
         values = (encode(report.progress), session, report.run, step.ns, report.id)
@@ -450,7 +451,7 @@ def _renew(step: Step, beat: Beat) -> Heard:
     if lost or asked:
         step.db.execute(SQL["heard_voids"], (session,))
         step.db.execute(SQL["heard_to_stop"], (session,))
-    return Heard(False, lost, asked)
+    return Heard(False, epoch, lost, asked)
 
 
 def _wall_clock() -> int:

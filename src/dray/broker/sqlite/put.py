@@ -51,9 +51,11 @@ def check_dependencies(step: Step, jobs: Sequence[Job]) -> None:
             check_dependency(job, dependency, known)
 
 
-def tell_of_refused(step: Step, jobs: Sequence[Job]) -> None:
+def tell_of_refused(step: Step, jobs: Sequence[Job], accepted: Sequence[Accepted]) -> None:
     """Jobs of the same call that wait for one that was not accepted must not wait for ever."""
-    for job in jobs:
+    for job, reply in zip(jobs, accepted, strict=False):
+        if reply.id == job.id and reply.verdict != "full":
+            continue
         if step.db.execute(SQL["state_of"], (step.ns, job.id)).fetchone() is None:
             step.tell_dependants(job.id, State.NOT_FOUND)
 

@@ -309,10 +309,13 @@ class Step:
             self.db.execute(SQL["save_end"], (kept.seq, result, packed, reason, self.ns, expires))
 
     def free_key(self, kept: Kept) -> None:
+        """`once` takes the key (again, if its `key_ttl` is over) unless another job has it by now."""
         if kept.key is None:
             return
         if kept.state is State.SUCCEEDED and kept.once is not None:
-            self.db.execute(SQL["keep_key"], (self.now + kept.once, kept.queue, kept.key, kept.seq))
+            holder = self.db.execute(SQL["key_holder"], (kept.queue, kept.key, self.now)).fetchone()
+            if holder is None or holder[0] == kept.seq:
+                self.claim_key(kept.queue, kept.key, kept.seq, kept.once)
         else:
             self.db.execute(SQL["free_key"], (kept.queue, kept.key, kept.seq))
 

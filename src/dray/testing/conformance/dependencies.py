@@ -117,6 +117,23 @@ class TestWaitingForJobs(Theme):
         ids = await ann.take_ids(count * 2)
         assert len(ids) == len(set(ids)) == count
 
+    async def test_a_job_that_waits_for_one_that_was_not_accepted_does_not_wait_for_ever(
+        self, bench: Bench
+    ) -> None:
+        await bench.put(job("first", key="k"), job("ready", queue="small"))
+        replies = await bench.broker.put(
+            [
+                job("by key", waits_for=("twin",)),
+                job("twin", key="k"),
+                job("too many", queue="small", max_ready=1),
+                job("by bound", waits_for=("too many",), orphan="run"),
+            ],
+            now=bench.clock.now,
+        )
+        assert [reply.verdict for reply in replies] == ["created", "duplicate", "full", "created"]
+        assert await bench.state("by key") == State.CANCELLED
+        assert await bench.state("by bound") == State.READY
+
     async def test_a_circle_is_refused(self, bench: Bench) -> None:
         with pytest.raises(InvalidInput, match="waits_for"):
             await bench.put(job("a", waits_for=("b",)), job("b", waits_for=("a",)))

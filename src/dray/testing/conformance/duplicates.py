@@ -104,6 +104,24 @@ class TestDuplicates(Theme):
         bench.clock.advance(1)
         assert (await bench.put_one(job("b", key="k", once=HOUR))).verdict == "created"
 
+    async def test_once_takes_the_key_again_when_its_ttl_was_over_before(self, bench: Bench) -> None:
+        await bench.put(job("a", key="k", key_ttl=1000, once=HOUR))
+        ann = await bench.worker(lease=10 * HOUR)
+        taken = await ann.take_one()
+        bench.clock.advance(2000)
+        await bench.sweep()
+        await ann.succeed(taken)
+        assert (await bench.put_one(job("b", key="k"))).verdict == "duplicate"
+
+    async def test_once_leaves_the_key_to_a_job_that_took_it_meanwhile(self, bench: Bench) -> None:
+        await bench.put(job("a", key="k", key_ttl=1000, once=HOUR))
+        ann = await bench.worker(lease=10 * HOUR)
+        taken = await ann.take_one()
+        bench.clock.advance(2000)
+        assert (await bench.put_one(job("b", key="k"))).verdict == "created"
+        await ann.succeed(taken)
+        assert (await bench.put_one(job("c", key="k"))).id == "b"
+
     async def test_once_keeps_the_id_taken_longer_than_finished_jobs_are_kept(self, bench: Bench) -> None:
         await bench.reopen("short", Retention(done_ttl=MINUTE))
         await bench.put(job("a", once=HOUR), job("b"))

@@ -85,6 +85,23 @@ class TestSessions(Theme):
         ann.request = 0
         assert (await ann.take_one()).run == 2
 
+    async def test_the_epoch_tells_a_worker_that_it_missed_the_loss_of_its_session(
+        self, bench: Bench
+    ) -> None:
+        ann = await bench.worker()
+        first = (await ann.beat()).epoch
+        assert (await ann.beat()).epoch == first
+        bench.clock.advance(LEASE)
+        await bench.sweep()
+        await ann.beat()  # opens it again; say that this reply is lost
+        heard = await ann.beat()
+        assert heard.opened is False
+        assert heard.epoch > first
+
+    async def test_no_two_openings_share_an_epoch(self, bench: Bench) -> None:
+        ann, bob = await bench.worker("ann"), await bench.worker("bob")
+        assert (await ann.beat()).epoch != (await bob.beat()).epoch
+
     async def test_every_beat_sets_the_lease_anew(self, bench: Bench) -> None:
         ann = await bench.worker(lease=10 * LEASE)
         await ann.beat(lease=5)

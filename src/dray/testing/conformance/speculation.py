@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Cancel, Filter, Heard, Scope, SetLimits, Speculate
+from dray.broker.verbs import Cancel, Filter, Scope, SetLimits, Speculate
 from dray.job import OutcomeKind, State, Taken, Verdict
 from dray.testing.conformance.bench import LEASE, MINUTE, Bench, Theme, Worker, job
 
@@ -33,7 +33,8 @@ class TestSpeculation(Theme):
         ann, first, bob, second = await two_runs(bench)
         fast, run, slow, late = (ann, first, bob, second) if winner == 1 else (bob, second, ann, first)
         assert (await fast.succeed(run, b"fast")).verdict == Verdict.ACCEPTED
-        assert await slow.beat() == Heard(False, lost=(("job", late.run),))
+        heard = await slow.beat()
+        assert (heard.opened, heard.lost, heard.cancelled) == (False, (("job", late.run),), ())
         settled = await slow.succeed(late, b"slow")
         assert (settled.verdict, settled.state) == (Verdict.REFUSED, State.SUCCEEDED)
         assert (await bench.record("job")).result == b"fast"

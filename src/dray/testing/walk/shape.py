@@ -27,7 +27,7 @@ def shape(table: Table, reply: Any) -> Any:
             return reply.written, shape(table, reply.doc)
         case Heard():
             # These name sets of runs: nothing follows from their order.
-            return reply.opened, sorted(reply.lost), sorted(reply.cancelled)
+            return reply.opened, reply.epoch, sorted(reply.lost), sorted(reply.cancelled)
         case list():
             return [shape(table, part) for part in reply]
         case tuple():

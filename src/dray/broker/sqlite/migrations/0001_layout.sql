@@ -5,7 +5,9 @@ CREATE TABLE namespaces (
   id INTEGER PRIMARY KEY,
   name TEXT NOT NULL UNIQUE,
   -- The newest version of any document: it only grows.
-  counter INTEGER NOT NULL DEFAULT 0
+  counter INTEGER NOT NULL DEFAULT 0,
+  -- How many sessions were ever opened.
+  opened INTEGER NOT NULL DEFAULT 0
 );
 
 CREATE TABLE queues (
@@ -155,6 +157,7 @@ CREATE TABLE sessions (
   id INTEGER PRIMARY KEY,
   ns INTEGER NOT NULL,
   name TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
   expires INTEGER NOT NULL,
   request INTEGER NOT NULL DEFAULT 0,
   reply BLOB,

@@ -89,9 +89,6 @@ SELECT job FROM keys WHERE queue = ? AND key = ? AND (until IS NULL OR until > ?
 INSERT INTO keys (queue, key, job, until) VALUES (?, ?, ?, ?)
 ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, until = excluded.until
 
--- name: keep_key
-UPDATE keys SET until = ? WHERE queue = ? AND key = ? AND job = ?
-
 -- name: free_key
 DELETE FROM keys WHERE queue = ? AND key = ? AND job = ?
 

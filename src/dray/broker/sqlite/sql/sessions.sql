@@ -1,8 +1,11 @@
 -- name: find_session
-SELECT id, expires, request, reply FROM sessions WHERE ns = ? AND name = ?
+SELECT id, expires, request, reply, epoch FROM sessions WHERE ns = ? AND name = ?
+
+-- name: next_epoch
+UPDATE namespaces SET opened = opened + 1 WHERE id = ? RETURNING opened
 
 -- name: open_session
-INSERT INTO sessions (ns, name, expires) VALUES (?, ?, ?) RETURNING id
+INSERT INTO sessions (ns, name, epoch, expires) VALUES (?, ?, ?, ?)
 
 -- name: keep_session
 UPDATE sessions SET expires = ? WHERE id = ?

@@ -1,0 +1,208 @@
+"""Running seeds: one, many, on all cores; and making a failing one small."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from multiprocessing import get_context
+
+from dray.broker.memory import MemoryBroker
+from dray.testing.sim.lives import Violation
+from dray.testing.sim.loop import Deadlock, VirtualLoop
+from dray.testing.sim.plan import Plan, draw, smaller, to_text
+from dray.testing.sim.stage import Stage
+from dray.testing.sim.trace import to_text as line_to_text
+
+AUDIT_EVERY = 20
+"""Steps between two audits of the whole broker; what a step touched is compared after each."""
+CHUNK = 16
+SHRINK_SECONDS = 8.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of one seed."""
+
+    plan: Plan
+    steps: int
+    jobs: int
+    seconds: float
+    """Virtual."""
+    digest: str
+    invariant: str | None = None
+    """The one that was violated; None if all held."""
+    message: str = ""
+    lines: tuple[str, ...] = ()
+    """The last of the trace, about the job in question."""
+    trace: tuple[str, ...] = ()
+
+    @property
+    def seed(self) -> int:
+        return self.plan.seed
+
+    @property
+    def ok(self) -> bool:
+        return self.invariant is None
+
+    @property
+    def command(self) -> str:
+        changes = to_text(self.plan)
+        more = f" --plan '{changes}'" if changes else ""
+        return f"python -m dray.testing.sim --seed {self.seed}{more} --trace"
+
+    def text(self) -> str:
+        if self.ok:
+            return f"seed {self.seed}: {self.jobs} jobs, {self.steps} steps in {self.seconds:.1f} s, all well"
+        lines = "\n".join(self.lines)
+        return (
+            f"seed {self.seed} violates '{self.invariant}' after {self.seconds:.4f} s, step {self.steps}\n"
+            f"  {self.message}\n{lines}\nreplay: {self.command}"
+        )
+
+
+def simulate(
+    seed: int,
+    broker_factory: type[MemoryBroker] = MemoryBroker,
+    *,
+    plan: Plan | None = None,
+    audit_every: int = AUDIT_EVERY,
+    keep_trace: bool = False,
+) -> Report:
+    """Run one seed. The same arguments always give the same report."""
+    plan = plan or draw(seed)
+    loop = VirtualLoop(plan.seed)
+    stage = Stage(plan, loop, broker_factory, audit_every)
+    violation: Violation | None = None
+    try:
+        loop.create_task(stage.play(), name="stage")
+        loop.run_until_complete(stage.done)
+    except Violation as found:
+        violation = found
+    except Deadlock as found:
+        violation = Violation("deadlock", str(found))
+    finally:
+        loop.bury()
+    return _report(plan, stage, violation, keep_trace)
+
+
+def _report(plan: Plan, stage: Stage, violation: Violation | None, keep_trace: bool) -> Report:
+    report = Report(
+        plan=plan,
+        steps=stage.ledger.steps,
+        jobs=len(stage.ledger.lives),
+        seconds=stage.loop.time(),
+        digest=stage.trace.digest() if keep_trace or violation else "",
+        trace=tuple(map(line_to_text, stage.trace.lines)) if keep_trace else (),
+    )
+    if violation is None:
+        return report
+    lines = tuple(stage.trace.about(violation.job))
+    return replace(report, invariant=violation.invariant, message=violation.message, lines=lines)
+
+
+def shrink(
+    report: Report, broker_factory: type[MemoryBroker] = MemoryBroker, seconds: float = SHRINK_SECONDS
+) -> Report:
+    """The smallest plan found in that time (of the wall) that violates the same invariant."""
+    deadline = time.monotonic() + seconds
+    best = simulate(report.seed, broker_factory, plan=report.plan, audit_every=1)
+    best = best if best.invariant == report.invariant else report
+    better = True
+    while better and time.monotonic() < deadline:
+        better = False
+        for plan in smaller(best.plan):
+            if time.monotonic() > deadline:
+                break
+            tried = simulate(plan.seed, broker_factory, plan=plan, audit_every=4)
+            if tried.invariant == best.invariant:
+                best, better = tried, True
+                break
+    return best
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an exploration came to."""
+
+    seeds: int
+    seconds: float
+    failure: Report | None = None
+    shrunk: Report | None = None
+
+
+def explore(
+    *,
+    seconds: float | None = None,
+    seeds: Iterable[int] | None = None,
+    broker_factory: type[MemoryBroker] = MemoryBroker,
+    processes: int = 1,
+    progress: Callable[[int, float], object] | None = None,
+) -> Found:
+    """Run seeds (from 0 up if none are given) until one fails, they end, or the time is over."""
+    start = time.monotonic()
+    deadline = None if seconds is None else start + seconds
+    chunks = _chunks(iter(seeds) if seeds is not None else count())
+    done, failure = 0, None
+    for ran, report in _results(chunks, broker_factory, processes, deadline):
+        done += ran
+        if progress is not None:
+            progress(done, time.monotonic() - start)
+        if report is not None:
+            failure = report
+            break
+    small = None if failure is None else shrink(failure, broker_factory)
+    return Found(done, time.monotonic() - start, failure, small)
+
+
+Result = tuple[int, Report | None]
+
+
+def _chunks(seeds: Iterator[int]) -> Iterator[list[int]]:
+    while chunk := list(islice(seeds, CHUNK)):
+        yield chunk
+
+
+def _run_chunk(seeds: list[int], broker_factory: type[MemoryBroker]) -> Result:
+    """How many were run, and the first that failed."""
+    # Each run leaves circles behind, all at once: one collection per chunk is cheaper than many within.
+    gc.disable()
+    try:
+        for ran, seed in enumerate(seeds, 1):
+            report = simulate(seed, broker_factory)
+            if not report.ok:
+                return ran, report
+        return len(seeds), None
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def _results(
+    chunks: Iterator[list[int]],
+    broker_factory: type[MemoryBroker],
+    processes: int,
+    deadline: float | None,
+) -> Iterator[Result]:
+    def on_time() -> bool:
+        return deadline is None or time.monotonic() < deadline
+
+    if processes <= 1:
+        for chunk in chunks:
+            yield _run_chunk(chunk, broker_factory)
+            if not on_time():
+                return
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        running: set[Future[Result]] = set()
+        for chunk in islice(chunks, processes * 2):
+            running.add(pool.submit(_run_chunk, chunk, broker_factory))
+        while running:
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                yield future.result()
+                if on_time() and (chunk := next(chunks, [])):
+                    running.add(pool.submit(_run_chunk, chunk, broker_factory))

@@ -1,0 +1,88 @@
+"""The reference broker with a window in it: every step is seen, and a verb may stop between its steps."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from dray.broker.memory import MemoryBroker
+from dray.broker.memory.audit import problems
+from dray.broker.memory.world import World
+from dray.broker.verbs import FORWARD_STEP, Entry
+from dray.policy import Retention
+from dray.testing.sim.transport import CALL, Call, CutShort
+
+CUT_SHORT = 0.5
+"""How often a skipped step takes the rest of the verb with it."""
+
+
+class StepWatch(Protocol):
+    def stepped(self, call: Call | None, now: int, entries: list[Entry]) -> None: ...
+
+
+class Watched(MemoryBroker):
+    """Put before the broker under test by `watched`, so that its own overrides are what is watched."""
+
+    step_watch: StepWatch
+    skip: float
+    slow: float
+    dice: random.Random
+    calm: bool
+
+    def look_in(self, step_watch: StepWatch, skip: float, slow: float, dice: random.Random) -> None:
+        self.step_watch, self.skip, self.slow, self.dice, self.calm = step_watch, skip, slow, dice, False
+        self._seen: dict[str, int] = {}
+
+    @property
+    def world(self) -> World:
+        return self._world
+
+    def problems(self) -> list[str]:
+        """What `audit` says, without being a step."""
+        return problems(self._world)
+
+    @contextmanager
+    def _step(self, now: int | None) -> Iterator[int]:
+        with super()._step(now) as at:
+            yield at
+        self.step_watch.stepped(CALL.get(), at, self._news_of_feed())
+
+    def _news_of_feed(self) -> list[Entry]:
+        news: list[Entry] = []
+        for name, queue in self._world.queues.items():
+            seen = self._seen.get(name, 0)
+            if queue.entries > seen:
+                fresh = queue.entries - seen
+                news += list(queue.feed)[-fresh:]
+                self._seen[name] = queue.entries
+        return news
+
+    async def _forward(self, now: int | None, limit: int = FORWARD_STEP) -> int:
+        """A step at a time: others come between, and whoever calls may be gone before the last one."""
+        call, sent = CALL.get(), 0
+        while self._world.outbox and sent < limit:
+            if not self.calm:
+                if self.dice.random() < self.skip:
+                    if self.dice.random() < CUT_SHORT:
+                        raise CutShort
+                    return sent
+                await asyncio.sleep(self.dice.uniform(0, self.slow))
+            if call is not None:
+                call.forwarding = True
+            try:
+                sent += await super()._forward(now, 1)
+            finally:
+                if call is not None:
+                    call.forwarding = False
+        return sent
+
+
+def watched(broker: type[MemoryBroker], clock: Callable[[], int], retention: Retention) -> Watched:
+    """The broker under test, with the window."""
+    kind = type(f"Watched{broker.__name__}", (Watched, broker), {})
+    made = kind("sim", clock=clock, retention=retention)
+    assert isinstance(made, Watched)
+    return made
