@@ -4,12 +4,13 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format bench sim walk wheel clean distclean
+.PHONY: help demo test lint types format bench sim walk chaos wheel clean distclean
 
 PYTHON ?=
 QUICK ?=
 SEED ?=
 SECONDS ?= 30
+CHAOS_JOBS ?= 20000
 COVERAGE ?=
 JOBS ?= auto
 
@@ -45,6 +46,9 @@ walk: $(READY) ## make the same random calls to every broker and compare (SECOND
 	@mkdir -p build && rm -rf build/walk.db*
 	$(RUN) -m dray.testing.walk --brokers memory:// sqlite:///build/walk.db \
 	  --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(COVERAGE),--coverage)
+
+chaos: $(READY) ## kill real producers, workers and sweepers on one file (CHAOS_JOBS=20000; SEED=n)
+	DRAY_CHAOS_JOBS=$(CHAOS_JOBS) $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest tests/test_sqlite_processes.py -k kill -x -q
 
 bench: $(READY) ## measure the embedded broker against a bare loop of the same SQL (QUICK=1 for a short look)
 	$(RUN) -m bench.sqlite $(if $(QUICK),--quick)

@@ -232,12 +232,25 @@ def test_free_at_is_the_first_moment_with_something_available(rate: Rate, tat: i
         assert free_at <= -(-tat // 1000)
 
 
-@given(rates(), st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 10**9))
-def test_a_clock_that_goes_back_lets_no_more_through(rate: Rate, tat: int, now: int, back: int) -> None:
-    earlier = max(0, now - back)
+@given(rates(), st.integers(2**20, 2**40), st.integers(0, 2**40), st.integers(0, 60_000))
+def test_a_clock_that_goes_back_a_little_lets_no_more_through(
+    rate: Rate, now: int, ahead: int, back: int
+) -> None:
+    tat = now * 1000 + min(ahead, rate.burst * rate.interval)
+    earlier = now - back
     assert rate.available(tat, earlier) <= rate.available(tat, now)
     assert rate.spend(tat, earlier) >= tat + rate.interval
     assert rate.free_at(tat, earlier) <= max(earlier, -(-tat // 1000))
+
+
+@given(rates(), st.integers(2**37, 2**40), st.integers(0, 2**40))
+def test_a_clock_that_goes_back_far_holds_nothing_up_for_as_long(rate: Rate, now: int, ahead: int) -> None:
+    """As does a limit that was raised: a tat beyond what starts could have brought counts for nothing."""
+    longest = -(-rate.burst * rate.interval // 1000) + 60_000
+    tat = now * 1000 + min(ahead, rate.burst * rate.interval)
+    earlier = max(0, now - longest - 86_400_000)
+    assert rate.free_at(tat, earlier) - earlier <= longest
+    assert rate.available(tat, now - longest - 1) == rate.burst
 
 
 def test_the_default_backoff_is_2_4_8_seconds_up_to_600() -> None:

@@ -47,6 +47,8 @@ _RATE = re.compile(r"([0-9]{1,15})/([smhd])(?:\+([0-9]{1,15}))?")
 _RATE_FORMS = "a whole number per s, m, h or d like 100/m, with a burst like 100/m+20, is allowed"
 _MAX_PER_SECOND: Final = 1_000_000
 _MAX_BURST_SPAN: Final = 366 * DAY * 1000
+_CLOCK_SLACK = 60_000_000
+"""Microseconds a clock may go back before rates are counted afresh."""
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -56,6 +58,9 @@ class Rate(msgspec.Struct, frozen=True):
     all starts so far would be paid for. Each start adds one `interval`; a start is allowed while the tat is
     less than `burst` intervals ahead. The interval is rounded up, so that no window of any length ever sees
     more than rate × window + burst starts.
+
+    A tat that lies further ahead than starts could have brought it, by more than a minute, is the work of a
+    clock that went back or of a limit that was raised, and counts for nothing.
 
     Clocks tick in milliseconds, so a rate above 1000/s needs a burst of several to be reached: the default is
     a tenth of a second's worth, at least 1.
@@ -99,15 +104,19 @@ class Rate(msgspec.Struct, frozen=True):
         """How many may start now. A clock that went back sees the tat further ahead, and so allows fewer."""
         now = now_ms * 1000
         interval = self.interval
-        return max(0, (now + self.burst * interval - max(tat, now)) // interval)
+        return max(0, (now + self.burst * interval - self._credible(tat, now)) // interval)
 
     def spend(self, tat: int, now_ms: int, n: int = 1) -> int:
         """The tat after `n` starts now. Ask `available` first: this does not refuse."""
-        return max(tat, now_ms * 1000) + n * self.interval
+        return self._credible(tat, now_ms * 1000) + n * self.interval
 
     def free_at(self, tat: int, now_ms: int) -> int:
         """The first millisecond, from now on, at which at least one may start."""
+        tat = self._credible(tat, now_ms * 1000)
         return max(now_ms, -(((self.burst - 1) * self.interval - tat) // 1000))
+
+    def _credible(self, tat: int, now: int) -> int:
+        return now if tat < now or tat > now + self.burst * self.interval + _CLOCK_SLACK else tat
 
 
 def _default_burst(count: int, period: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Broker
@@ -30,7 +29,7 @@ async def connect(
     `verbs.run_blocking`. `clock` (milliseconds since the epoch) is for tests.
     """
     check_name("namespace", namespace)
-    scheme = urlsplit(url).scheme
+    scheme = str(url).partition(":")[0]
     if scheme == "memory":
         if url != "memory://":
             raise InvalidInput("broker_url", url, "memory:// takes no path and no options")

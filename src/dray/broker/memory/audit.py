@@ -25,19 +25,20 @@ def _of_job(world: World, kept: Kept) -> Iterator[str]:
     class_ = queue.line.classes.get(class_key(kept.job))
     group = class_.groups.get(kept.job.group) if class_ else None
     lane = group.lanes.get(lane_key(kept.job)) if group else None
-    stands_in = {
-        Place.WAITING: bool(kept.waiting),
-        Place.DUE: id in queue.due,
-        Place.READY: lane is not None and id in lane.jobs,
-        Place.HELD: bool(kept.runs),
-        Place.DONE: id in queue.ended,
-    }
-    stands_in[Place.DEAD] = stands_in[Place.DONE]
-    for where, stands in stands_in.items():
-        if stands and where is not place and {where, place} != {Place.DEAD, Place.DONE}:
-            yield f"{id} is {kept.state} but also stands in {where}"
-        if not stands and where is place:
-            yield f"{id} is {kept.state} but does not stand in {where}"
+    ended = place if place in (Place.DEAD, Place.DONE) else Place.DONE
+    stands = [
+        where
+        for where, there in (
+            (Place.WAITING, kept.waiting),
+            (Place.DUE, id in queue.due),
+            (Place.READY, lane is not None and id in lane.jobs),
+            (Place.HELD, kept.runs),
+            (ended, id in queue.ended),
+        )
+        if there
+    ]
+    if stands != [place]:
+        yield f"{id} is {kept.state} but stands in {', '.join(stands) or 'no place'}"
     if kept.offered and (kept.state is not State.RUNNING or id not in queue.offers):
         yield f"{id} is offered but {kept.state}"
     if len(kept.runs) > (2 if kept.job.speculate else 1):

@@ -292,7 +292,7 @@ class MemoryBroker(Accepting, Upkeep):
             self._world.opened += 1
             self._world.sessions[beat.session] = Session(self._world.opened)
         session = self._world.sessions[beat.session]
-        session.expires = now + beat.lease
+        session.lease, session.expires = beat.lease, now + beat.lease
         for report in beat.progress:
             if (report.id, report.run) in session.holds:
                 kept = self._world.jobs[report.id]
@@ -329,6 +329,7 @@ class MemoryBroker(Accepting, Upkeep):
         with self._step(now) as at:
             world = self._world
             promoted = [self._promote(world.queues[name], at, limit) for name in sorted(world.queues)]
+            self._mind_the_clock(at)
             late = [name for name, session in world.sessions.items() if at >= session.expires]
             lapsed = freed = 0
             while lapse and lapsed < len(late[:limit]) and freed < limit:

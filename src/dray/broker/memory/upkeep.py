@@ -10,6 +10,11 @@ class Upkeep:
 
     _world: World
 
+    def _mind_the_clock(self, now: int) -> None:
+        """After the clock went back no lease ends later than if it had been renewed just now."""
+        for session in self._world.sessions.values():
+            session.expires = min(session.expires, now + session.lease)
+
     def _expire(self, now: int, limit: int) -> int:
         late = [
             kept for kept in self._world.jobs.values() if kept.expires is not None and now >= kept.expires

@@ -77,6 +77,7 @@ class Session:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.lease = 0
         self.expires = 0
         self.request = 0
         self.reply: list[Ref] = []

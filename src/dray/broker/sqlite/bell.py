@@ -196,7 +196,7 @@ os.register_at_fork(after_in_child=_forked)
 
 def ring(folder: str | os.PathLike[str], name: str) -> bool:
     """Wake a listener. False: nobody listens there any more (the remains are removed). Never blocks."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(str(name)):  # it comes from a file: a stray hand may have left anything there
         return False
     pipe = f"{os.fspath(folder)}/{name}"  # a Path would cost as much as the ring
     try:

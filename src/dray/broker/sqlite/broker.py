@@ -35,7 +35,7 @@ from dray.broker.sqlite.bell import Bell, remove_stale, ring
 from dray.broker.sqlite.database import Database, blocking_pause
 from dray.broker.sqlite.options import Options, read_url
 from dray.broker.sqlite.put import check_dependencies, put_jobs, tell_of_refused
-from dray.broker.sqlite.rows import encode
+from dray.broker.sqlite.rows import encode, reader
 from dray.broker.sqlite.settle import release_session, settle_runs
 from dray.broker.sqlite.statements import SQL
 from dray.broker.sqlite.step import Step
@@ -71,7 +71,7 @@ from dray.job import Job, Outcome, Record, Settled, Sign, Taken
 from dray.policy import Retention
 
 T = TypeVar("T")
-_decode_reply = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+_decode_reply: Callable[[bytes], list[tuple[int, int]] | None] = reader(list[tuple[int, int]] | None, None)
 
 
 class SqliteBroker:
@@ -90,6 +90,9 @@ class SqliteBroker:
         self._database, self._options, self._clock, self._blocking = database, options, clock, blocking
         self._ns: tuple[sqlite3.Connection | None, int] = (None, 0)
         self._bell: Bell | None = None
+        self._swept_at = 0
+        self._missed = 0
+        """Rings of ours that nobody heard: maybe a waiter of this very object, whose `data_version` stays."""
 
     @classmethod
     async def open(
@@ -124,7 +127,8 @@ class SqliteBroker:
         if bells:
             await self._ring(bells, step)
         if step.posted:
-            await self._forward(now)
+            with contextlib.suppress(BrokerError):  # `sweep` delivers it; what was committed must not fail
+                await self._forward(now)
         return result
 
     async def _transact(
@@ -166,8 +170,10 @@ class SqliteBroker:
     async def _ring(self, bells: list[str], step: Step) -> None:
         """Wake the chosen sleepers. If one has died in its sleep, everybody else looks instead."""
         queues = step.ready.keys() | step.due.keys() | step.stirred
-        while [name for name in bells if not ring(self._bells, name)]:
-            _, _, bells = await self._transact(lambda new: new.stirred.update(queues), step.now)
+        with contextlib.suppress(BrokerError):  # a ring is a hint: what was committed is not to fail for it
+            while [name for name in bells if not ring(self._bells, name)]:
+                self._missed += 1
+                _, _, bells = await self._transact(lambda new: new.stirred.update(queues), step.now)
 
     @property
     def _bells(self) -> Path:
@@ -254,7 +260,9 @@ class SqliteBroker:
         check_limit(limit)
         forwarded = await self._forward(now, limit)
         remove_stale(self._bells, limit)
-        swept = await self._write(lambda step: sweep_step(step, limit, lapse, forwarded), now)
+        swept, self._swept_at = await self._write(
+            lambda step: (sweep_step(step, limit, lapse, forwarded, self._swept_at), step.now), now
+        )
         left = await self._read(lambda step: step.db.execute(SQL["posted"], (step.ns,)).fetchone())
         return msgspec.structs.replace(swept, more=swept.more or left is not None)
 
@@ -345,11 +353,12 @@ class SqliteBroker:
         try:
             while True:
                 heard = self._bell.heard if self._bell else 0
+                missed = self._missed
                 left = deadline - time.monotonic()
                 wake, until, sleeper = await self._look(interest, left, sleeper)
                 if sleeper is None or self._bell is None:
                     return wake
-                await self._sleep(self._bell, min(left, until), heard)
+                await self._sleep(self._bell, min(left, until), heard, missed)
         finally:
             if sleeper is not None:
                 await self._get_up(sleeper)
@@ -373,14 +382,14 @@ class SqliteBroker:
 
         return await self._write(work, None)
 
-    async def _sleep(self, bell: Bell, seconds: float, heard: int) -> None:
+    async def _sleep(self, bell: Bell, seconds: float, heard: int, missed: int) -> None:
         """Until the bell rings, or the time is up, or somebody changed the file without ringing."""
         end = time.monotonic() + seconds
         version = await self._data_version()
         while (left := end - time.monotonic()) > 0:
             if await bell.wait(min(left, self._options.poll), since=heard):
                 return
-            if await self._data_version() != version:
+            if self._missed != missed or await self._data_version() != version:
                 return
 
     async def _data_version(self) -> int:
@@ -438,10 +447,10 @@ def _renew(step: Step, beat: Beat) -> Heard:
     expires = step.now + beat.lease
     if row is None:
         epoch = step.db.execute(SQL["next_epoch"], (step.ns,)).fetchone()[0]
-        step.db.execute(SQL["open_session"], (step.ns, beat.session, epoch, expires))
+        step.db.execute(SQL["open_session"], (step.ns, beat.session, epoch, beat.lease, expires))
         return Heard(True, epoch)
     session, epoch = row[0], row[4]
-    step.db.execute(SQL["keep_session"], (expires, session))
+    step.db.execute(SQL["keep_session"], (beat.lease, expires, session))
     for report in beat.progress:
         values = (encode(report.progress), session, report.run, step.ns, report.id)
         for (queue,) in step.db.execute(SQL["report_progress"], values).fetchall():

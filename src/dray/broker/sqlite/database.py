@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, TypeVar
 from dray.broker.sqlite.connection import connect, empty_wal, prepare
 from dray.broker.sqlite.faults import fault_of, os_fault
 from dray.broker.sqlite.layout import inspect, load_migrations, mark, migrate
-from dray.broker.sqlite.place import companions, create_file, mounts, resolve, warn_if_remote
+from dray.broker.sqlite.place import companions, create_file, inode_of, mounts, resolve, warn_if_remote
 from dray.errors import BrokerAway, BrokerBusy, BrokerError, BrokerFull, BrokerGone, InvalidInput
 
 OLDEST_SQLITE: Final = (3, 35, 0)
@@ -54,6 +54,10 @@ async def blocking_pause(seconds: float) -> None:
     time.sleep(seconds)  # noqa: ASYNC251 (blocking is its purpose)
 
 
+class _Unaccompanied(Exception):
+    """The -wal in use is not the one at the path any more."""
+
+
 class Database:
     """One SQLite file. Make it with `await Database.open(...)`."""
 
@@ -72,6 +76,7 @@ class Database:
         self.timeout: Final = timeout
         self._pause, self._clock, self._scripts = pause, clock, scripts
         self._name = str(path)
+        self._wal = f"{path}-wal"
         self._connection: sqlite3.Connection | None = None
         self._closed = self._active = False
         self._process, self._thread = _process, threading.get_ident()
@@ -133,6 +138,13 @@ class Database:
                 if durability is None or durability == self.synchronous:
                     return self._run(connection, begin, work)
                 return self._run_as(durability, connection, begin, work)
+            except _Unaccompanied:
+                self._look_at = 0.0
+                patience = patience or Patience(self._clock, self.timeout)
+                if not patience.left():
+                    raise BrokerBusy(
+                        f"{self._wal} was removed, and a process in a transaction keeps us from mending it"
+                    ) from None
             except sqlite3.Error as error:
                 patience = self._endure(error, patience)
             await self._pause(patience.next())
@@ -143,6 +155,9 @@ class Database:
             if begin is None:
                 return work(connection)
             connection.execute(begin)
+            if begin == "BEGIN IMMEDIATE" and inode_of(self._wal) != self._companions[0]:
+                # Looked at again under the lock, where nobody can be about to change to another WAL.
+                raise _Unaccompanied
             result = work(connection)
             connection.execute("COMMIT")  # faster than commit(), which prepares it anew each time
             return result
@@ -288,7 +303,10 @@ class Database:
         connection.execute(f"PRAGMA synchronous={self.synchronous}")
         self._companions = companions(self._name)
         self._look_at = self._clock() + LOOK_EVERY
-        now = self.path.stat()
+        try:
+            now = self.path.stat()
+        except OSError as error:
+            raise BrokerGone(f"{self.path} is not there any more; put it back and work goes on") from error
         if (now.st_dev, now.st_ino) != (seen.st_dev, seen.st_ino):
             raise BrokerGone(f"{self.path} was replaced while it was being opened; try again")
         return connection

@@ -25,6 +25,8 @@ from dray.errors import (
 def fault_of(error: sqlite3.Error, path: Path) -> BrokerError | None:
     """A SQLite error in dray's words; None for one that only a mistake in dray can cause."""
     code = getattr(error, "sqlite_errorcode", None)
+    if code is None and "decode to UTF-8" in str(error):
+        return ForeignStore(f"{path} is damaged ({error}): restore a backup, or set that column right")
     if code is None:
         return None
     kind, what = code & 0xFF, f"{error.sqlite_errorname}: {error}"

@@ -40,8 +40,7 @@ def _set(options: Options, name: str, value: str, url: str) -> Options:
             raise InvalidInput("synchronous", value, "normal or full is allowed")
         return msgspec.structs.replace(options, synchronous=value)
     if name in ("timeout", "poll"):
-        number = float(value) if value.replace(".", "", 1).isdigit() else value
-        seconds = parse_duration(name, number) / 1000
+        seconds = parse_duration(name, value) / 1000
         if not 0.01 <= seconds <= 3600:
             raise InvalidInput(name, value, "10ms to 1h is allowed")
         return msgspec.structs.replace(options, **{name: seconds})

@@ -27,6 +27,10 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     if not text or "\0" in text:
         raise InvalidInput("path", text, "name the database file")
     try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise InvalidInput("path", text, "a name that the file system can hold is allowed") from error
+    try:
         place = Path(text).resolve()
         if place.is_dir():
             raise InvalidInput("path", text, "is a folder: name a file in it")
@@ -74,14 +78,14 @@ def make_folders(folder: Path) -> None:
 
 def companions(name: str) -> tuple[int | None, int | None]:
     """The inodes of the -wal and the -shm file."""
+    return inode_of(f"{name}-wal"), inode_of(f"{name}-shm")
 
-    def inode(path: str) -> int | None:
-        try:
-            return os.stat(path).st_ino  # noqa: PTH116 (see `Database._sound`)
-        except OSError:
-            return None
 
-    return inode(f"{name}-wal"), inode(f"{name}-shm")
+def inode_of(path: str) -> int | None:
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116 (see `Database._sound`)
+    except OSError:
+        return None
 
 
 def filesystem_of(path: str, mountinfo: str) -> str | None:

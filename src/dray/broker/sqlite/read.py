@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import msgspec
 
 from dray.broker.checks import error_kept, query_matches, read_number, shown_result
-from dray.broker.sqlite.rows import DUE, NUMBER, STATES, decode_error, decode_limits, decode_pause
+from dray.broker.sqlite.rows import DUE, NUMBER, STATES, decode_error, decode_limits, decode_pause, reader
 from dray.broker.sqlite.statements import SQL, where
 from dray.broker.sqlite.step import Step
 from dray.broker.verbs import Doc, DocWrite, Entry, Event, Feed, Limits, Query, QueueInfo
 from dray.codec import unpack
-from dray.errors import CodecError
+from dray.errors import CodecError, DecodeError
 from dray.job import Error, Job, Progress, Record, Run, State
 
 SCAN_FACTOR = 10
 """How many jobs a page may look at for each one it may return."""
 
-_decode_progress = msgspec.msgpack.Decoder(Progress).decode
-_decode_events = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
+_decode_progress = reader(Progress, Progress(0.0, note="the stored progress cannot be read"))
+_decode_events: Callable[[bytes], tuple[Event, ...]] = reader(tuple[Event, ...], ())
 Row = tuple[Any, ...]
 """A row of the statement `record`."""
 
@@ -58,24 +58,21 @@ def _job(row: Row) -> Job:
     """The job as it stands; one whose bytes cannot be read shows what the row says, and the bytes."""
     id, task, priority, version, queue = row[13:18]
     try:
-        return read_job(row[19], priority, version)
+        return read_job(row[19], id, priority, version)
     except CodecError:
         return Job(id=id, task=task, priority=priority, version=version, queue=queue, payload=row[19] or b"")
 
 
-def read_job(envelope: bytes | None, priority: int, version: int) -> Job:
+def read_job(envelope: bytes | None, id: str, priority: int, version: int) -> Job:
     """A stored job. Its row has the last word on the priority, which may have been edited."""
     job = unpack(envelope or b"", version)
+    if job.id != id:
+        raise DecodeError(f"the bytes are those of {job.id}")
     return job if job.priority == priority else msgspec.structs.replace(job, priority=priority)
 
 
 def _error(packed: bytes | None) -> Error | None:
-    if packed is None:
-        return None
-    try:
-        return decode_error(packed)
-    except msgspec.DecodeError:
-        return Error("DecodeError", "the stored error cannot be read")
+    return None if packed is None else decode_error(packed)
 
 
 def _runs(db: sqlite3.Connection, seq: int) -> tuple[Run, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -14,11 +15,31 @@ NUMBER: Final = {state: number for number, state in enumerate(STATES)}
 FINISHED_NUMBERS: Final = tuple(NUMBER[state] for state in STATES if state.finished)
 DUE: Final = (NUMBER[State.SCHEDULED], NUMBER[State.RETRYING])
 
+T = TypeVar("T")
+
+
+def reader(type: Any, instead: T) -> Callable[[bytes], T]:
+    """Reads a small stored value; `instead` stands for one that a stray hand in the file made unreadable.
+
+    None of these is worth stopping a worker for.
+    """
+    decode: Callable[[bytes], T] = msgspec.msgpack.Decoder(type).decode
+
+    def read(packed: bytes) -> T:
+        try:
+            return decode(packed)
+        except (msgspec.DecodeError, TypeError):  # TypeError: the column holds no bytes at all
+            return instead
+
+    return read
+
+
 encode: Final = msgspec.msgpack.Encoder().encode
-decode_error: Final = msgspec.msgpack.Decoder(Error).decode
-decode_pause: Final = msgspec.msgpack.Decoder(Pause).decode
-decode_limits: Final = msgspec.msgpack.Decoder(Limits).decode
-decode_filter: Final = msgspec.msgpack.Decoder(Filter).decode
+decode_error: Final = reader(Error, Error("DecodeError", "the stored error cannot be read"))
+# What was paused stays so until somebody resumes it; a limit that nobody can read limits nothing.
+decode_pause: Final = reader(Pause, Pause(reason="the stored pause cannot be read"))
+decode_limits: Final = reader(Limits, Limits())
+decode_filter: Final = reader(Filter, Filter())
 
 ClassKey = tuple[int, str, int]
 

@@ -358,6 +358,9 @@ class Step:
             if done.rowcount and not self.db.execute(SQL["dependencies"], (kept.seq,)).fetchone():
                 self.line_up(kept, Move.RELEASED, kept.due)
         elif kept.orphan == "cancel":
+            waits_for = self.db.execute(SQL["dependencies"], (kept.seq,)).fetchall()
+            if (dependency,) not in waits_for:
+                return  # the word was for a job that was deleted, whose number this one got
             reason = f"{dependency}, which it waits for, is {state}"
             self.finish(kept, Move.CANCELLED, State.CANCELLED, reason)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.broker.checks import NEVER
 from dray.broker.sqlite.rows import FINISHED_NUMBERS
 from dray.broker.sqlite.settle import release_session
 from dray.broker.sqlite.statements import SQL
@@ -10,9 +11,15 @@ from dray.broker.sqlite.take import promote
 from dray.broker.verbs import Swept
 from dray.job import Move, State
 
+CLOCK_SLACK = 1000
 
-def sweep_step(step: Step, limit: int, lapse: bool, forwarded: int) -> Swept:
+
+def sweep_step(step: Step, limit: int, lapse: bool, forwarded: int, last: int) -> Swept:
+    """`last` is when this process swept before: whether the clock went back since."""
     db, ns, now = step.db, step.ns, step.now
+    db.execute(SQL["mind_the_clock"], (now, ns))
+    if now < last - CLOCK_SLACK:
+        step.unblock("unblock_timed", ns, NEVER)
     queues = [row[0] for row in db.execute(SQL["all_queues"], (ns,)).fetchall()]
     promoted = [promote(step, queue, limit) for queue in queues]
     late = db.execute(SQL["lapsed"], (ns, now, limit)).fetchall() if lapse else []

@@ -237,7 +237,7 @@ class _Walk:
                     break
                 continue
             try:
-                job = read_job(envelope, class_.priority, class_.version)
+                job = read_job(envelope, id, class_.priority, class_.version)
             except (DecodeError, NewerVersion) as error:
                 if not self._bury(seq, f"undecodable: {error}"):
                     break
@@ -275,8 +275,11 @@ def _take_offers(step: Step, queue: QueueRow, session: int, filter: Filter, want
         if not offer_room(step, queue, seq, filter):
             continue
         try:
-            job = read_job(step.envelope(seq), kept.priority, kept.version)
+            job = read_job(step.envelope(seq), kept.id, kept.priority, kept.version)
         except (DecodeError, NewerVersion):
+            # The run that has it goes on; offered again it would keep every sleeper awake.
+            step.withdraw_offer(kept)
+            step.save(kept)
             continue
         declared = job.rate if job.rate_key is None else None
         task_rate, _ = task_limit(queue, job.task, declared, None)
@@ -303,13 +306,21 @@ def offer_room(step: Step, queue: QueueRow, seq: int, filter: Filter) -> bool:
     return bool(lane_room(step, queue, lane)[0] and class_room(step, queue, kept.task, rate, most))
 
 
-def retake(step: Step, session: int, reply: Sequence[tuple[int, int]]) -> list[Taken]:
-    """The last reply again, less what is not held any more."""
+def retake(step: Step, session: int, reply: Sequence[tuple[int, int]] | None) -> list[Taken]:
+    """The last reply again, less what is not held any more; if it cannot be read, all that is held."""
     held = {(row[0], row[1]): row for row in step.db.execute(SQL["held_jobs"], (session,))}
     taken = []
-    for seq, run in reply:
+    for seq, run in held if reply is None else reply:
         row = held.get((seq, run))
-        if row is not None:
-            job = read_job(row[5], row[6], row[7])
-            taken.append(Taken(job, run, row[2] + 1, row[3], bool(row[4])))
+        if row is None:
+            continue
+        try:
+            job = read_job(row[5], row[8], row[6], row[7])
+        except (DecodeError, NewerVersion) as error:
+            kept = step.kept(seq)
+            if kept is not None:
+                step.end_run(kept, session, run)
+                step.bury(kept, f"undecodable: {error}", run)
+            continue
+        taken.append(Taken(job, run, row[2] + 1, row[3], bool(row[4])))
     return taken

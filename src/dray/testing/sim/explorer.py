@@ -17,8 +17,8 @@ from dray.testing.sim.plan import Plan, draw, smaller, to_text
 from dray.testing.sim.stage import Stage
 from dray.testing.sim.trace import to_text as line_to_text
 
-AUDIT_EVERY = 20
-"""Steps between two audits of the whole broker; what a step touched is compared after each."""
+AUDIT_EVERY = 1
+"""Steps between two audits of the whole broker; what a step touched is compared after each in any case."""
 CHUNK = 16
 SHRINK_SECONDS = 8.0
 

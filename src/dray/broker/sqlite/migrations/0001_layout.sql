@@ -158,6 +158,7 @@ CREATE TABLE sessions (
   ns INTEGER NOT NULL,
   name TEXT NOT NULL,
   epoch INTEGER NOT NULL,
+  lease INTEGER NOT NULL,
   expires INTEGER NOT NULL,
   request INTEGER NOT NULL DEFAULT 0,
   reply BLOB,

@@ -101,6 +101,10 @@ UPDATE lanes SET blocked = 0 WHERE queue = ? AND running_key = ? AND blocked > 0
 -- name: unblock_group
 UPDATE lanes SET blocked = 0 WHERE queue = ? AND group_name = ? AND blocked > 0 RETURNING grp
 
+-- name: unblock_timed
+UPDATE lanes SET blocked = 0 WHERE queue IN (SELECT id FROM queues WHERE ns = ?) AND blocked > 0 AND blocked < ?
+RETURNING grp
+
 -- name: unblock_queue
 UPDATE lanes SET blocked = 0 WHERE queue = ? AND blocked > 0 RETURNING grp
 

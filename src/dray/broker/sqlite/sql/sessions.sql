@@ -5,10 +5,14 @@ SELECT id, expires, request, reply, epoch FROM sessions WHERE ns = ? AND name = 
 UPDATE namespaces SET opened = opened + 1 WHERE id = ? RETURNING opened
 
 -- name: open_session
-INSERT INTO sessions (ns, name, epoch, expires) VALUES (?, ?, ?, ?)
+INSERT INTO sessions (ns, name, epoch, lease, expires) VALUES (?, ?, ?, ?, ?)
 
 -- name: keep_session
-UPDATE sessions SET expires = ? WHERE id = ?
+UPDATE sessions SET lease = ?, expires = ? WHERE id = ?
+
+-- name: mind_the_clock
+-- After the clock went back no lease ends later than if it had been renewed just now.
+UPDATE sessions SET expires = ?1 + lease WHERE ns = ?2 AND expires > ?1 + lease
 
 -- name: remember_reply
 UPDATE sessions SET request = ?, reply = ? WHERE id = ?
@@ -24,7 +28,7 @@ SELECT job, run FROM runs WHERE session = ?
 
 -- name: held_jobs
 -- For a repeated take: what of the last reply is still held.
-SELECT r.job, r.run, j.failures, j.crashes, j.suspect, b.envelope, j.priority, j.version
+SELECT r.job, r.run, j.failures, j.crashes, j.suspect, b.envelope, j.priority, j.version, j.id
 FROM runs r JOIN jobs j ON j.seq = r.job LEFT JOIN bodies b ON b.job = r.job WHERE r.session = ?
 
 -- name: asked_to_stop
