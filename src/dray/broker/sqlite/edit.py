@@ -112,6 +112,7 @@ def _replay(step: Step, kept: Kept) -> None:
     kept.failures = kept.crashes = kept.suspect = 0
     kept.finished = None
     step.db.execute(SQL["delete_end"], (kept.seq,))
+    step.db.execute(SQL["drop_result"], (kept.seq,))
     step.line_up(kept, Move.REPLAYED, None)
 
 

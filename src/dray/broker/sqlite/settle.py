@@ -14,6 +14,8 @@ from dray.broker.verbs import Ref
 from dray.job import Move, Outcome, OutcomeKind, Settled, Sign, State, Verdict
 
 _ACCEPTED = Settled(Verdict.ACCEPTED, State.SUCCEEDED)
+SMALL = 256
+"""Bytes of a result that is kept in the job's own row, until the job is forgotten."""
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -95,12 +97,14 @@ class _Successes:
         assert isinstance(seq, int) and isinstance(queue, int)  # noqa: PT018, S101 (for the type checker)
         assert isinstance(once, int | None) and isinstance(ttl, int | None)  # noqa: PT018, S101
         at = forget_at(once, State.SUCCEEDED, step.now, step.retention)
-        self._jobs.append((at, run, step.now, seq))
+        small = outcome.result is not None and len(outcome.result) <= SMALL
+        self._jobs.append((at, run, step.now, outcome.result if small else None, seq))
         self._runs.append((self._session, seq, run))
-        if outcome.result is not None or outcome.error is not None:
+        if outcome.error is not None or not (small or outcome.result is None):
             keep = step.retention.result_ttl if ttl is None else ttl
             error = None if outcome.error is None else encode(outcome.error)
-            self._ends.append((seq, outcome.result, error, None, step.ns, step.now + keep))
+            result = None if small else outcome.result
+            self._ends.append((seq, result, error, None, step.ns, step.now + keep))
         self._ids.append((seq, outcome.id))
         step.slot_free(queue, task, most, group, running_key)  # type: ignore[arg-type]
         step.note(queue, Move.SUCCEEDED, outcome.id, outcome.run)

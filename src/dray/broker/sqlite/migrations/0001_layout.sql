@@ -74,7 +74,9 @@ CREATE TABLE jobs (
   orphan TEXT,
   result_ttl INTEGER,
   max_crashes INTEGER NOT NULL DEFAULT 3,
-  speculate INTEGER NOT NULL DEFAULT 0
+  speculate INTEGER NOT NULL DEFAULT 0,
+  -- a small result of a plain success, which costs no page of its own here; any other is in `ends`
+  result BLOB
 );
 
 CREATE UNIQUE INDEX jobs_id ON jobs (ns, id);

@@ -50,6 +50,9 @@ INSERT INTO ends (job, result, error, reason, ns, expires) VALUES (?, ?, ?, ?, ?
 ON CONFLICT (job) DO UPDATE SET result = excluded.result, error = coalesce(excluded.error, error),
   reason = excluded.reason, expires = excluded.expires
 
+-- name: drop_result
+UPDATE jobs SET result = NULL WHERE seq = ?
+
 -- name: delete_end
 DELETE FROM ends WHERE job = ?
 

@@ -1,7 +1,7 @@
 -- name: record
 SELECT j.seq, j.state, j.pos, j.created, j.expires, j.run, j.settled, j.failures, j.crashes,
   j.suspect, j.cancel, j.started, j.finished, j.id, j.task, j.priority, j.version, q.name, j.result_ttl,
-  b.envelope, e.result, e.error, e.reason
+  b.envelope, coalesce(j.result, e.result), e.error, e.reason
 FROM jobs j JOIN queues q ON q.id = j.queue LEFT JOIN bodies b ON b.job = j.seq LEFT JOIN ends e ON e.job = j.seq
 
 -- name: watch

@@ -84,7 +84,7 @@ FROM json_each(?1) e CROSS JOIN jobs j ON j.ns = ?2 AND j.id = e.value
 LEFT JOIN runs r ON r.session = ?3 AND r.job = j.seq
 
 -- name: succeed
-UPDATE jobs SET state = 5, lane = 0, pos = ?, settled = ?, runs = 0, finished = ? WHERE seq = ?
+UPDATE jobs SET state = 5, lane = 0, pos = ?, settled = ?, runs = 0, finished = ?, result = ? WHERE seq = ?
 
 -- name: lapsed
 SELECT name FROM sessions WHERE ns = ? AND expires <= ? ORDER BY id LIMIT ?
