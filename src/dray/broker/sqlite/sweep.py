@@ -61,7 +61,7 @@ def _prune(step: Step, queues: list[int], limit: int) -> int:
     db.execute(SQL["drop_results"], (ns, now, limit))
     db.execute(SQL["blank_results"], (ns, now, limit))
     for name in ("drop_docs", "drop_keys", "drop_rates", "drop_mail"):
-        db.execute(SQL[name], (ns, now))
+        db.execute(SQL[name], (ns, now, limit))
     for (sleeper,) in db.execute(SQL["forget_sleepers"], (ns, now)).fetchall():
         db.execute(SQL["forget_sleeper_queues"], (sleeper,))
     return pruned

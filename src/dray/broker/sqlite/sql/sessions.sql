@@ -64,14 +64,6 @@ DELETE FROM runs WHERE session = ? AND job = ? AND run = ?
 SELECT r.session, r.run, r.since, r.progress, s.name FROM runs r JOIN sessions s ON s.id = r.session
 WHERE r.job = ? ORDER BY r.run
 
--- name: all_runs
-SELECT r.job, r.run, r.since, r.progress, s.name FROM runs r JOIN sessions s ON s.id = r.session
-WHERE s.ns = ? ORDER BY r.job, r.run
-
--- name: held_run
-SELECT 1 FROM runs r JOIN jobs j ON j.seq = r.job
-WHERE r.session = ? AND j.ns = ? AND j.id = ? AND r.run = ?
-
 -- name: report_progress
 UPDATE runs SET progress = ? WHERE session = ? AND run = ?
   AND job = (SELECT seq FROM jobs WHERE ns = ? AND id = ?)

@@ -13,17 +13,20 @@ UPDATE ends SET result = NULL, expires = NULL
 WHERE job IN (SELECT job FROM ends WHERE ns = ?1 AND expires <= ?2 ORDER BY expires LIMIT ?3)
 
 -- name: drop_docs
-DELETE FROM docs WHERE ns = ?1 AND expires <= ?2
+DELETE FROM docs WHERE rowid IN (SELECT rowid FROM docs WHERE ns = ?1 AND expires <= ?2 LIMIT ?3)
 
 -- name: drop_keys
-DELETE FROM keys WHERE until <= ?2 AND queue IN (SELECT id FROM queues WHERE ns = ?1)
+DELETE FROM keys WHERE (queue, key) IN (
+  SELECT queue, key FROM keys WHERE until <= ?2 AND queue IN (SELECT id FROM queues WHERE ns = ?1) LIMIT ?3)
 
 -- name: drop_rates
-DELETE FROM rates WHERE tat <= ?2 * 1000 AND queue IN (SELECT id FROM queues WHERE ns = ?1)
+DELETE FROM rates WHERE (queue, scope, name) IN (
+  SELECT queue, scope, name FROM rates
+  WHERE tat <= ?2 * 1000 AND queue IN (SELECT id FROM queues WHERE ns = ?1) LIMIT ?3)
 
 -- name: drop_mail
 -- Mail that nobody fetched for a day: its watcher is gone.
-DELETE FROM mail WHERE ns = ?1 AND at <= ?2 - 86400000
+DELETE FROM mail WHERE seq IN (SELECT seq FROM mail WHERE ns = ?1 AND at <= ?2 - 86400000 LIMIT ?3)
 
 -- name: lost_runs
 -- Runs whose session is gone: cannot happen by any step, but a hand in the file could do it.
