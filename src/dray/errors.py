@@ -2,7 +2,8 @@
 
 DrayError
 ├── InvalidInput (ValueError)      a value a caller gave; names the field and what is allowed
-│   └── UnknownDependency          `waits_for` names a job the broker cannot find
+│   ├── UnknownDependency          `waits_for` names a job the broker cannot find
+│   └── InvalidSettings            every setting that is wrong, with where it came from
 ├── CodecError
 │   ├── EncodeError                a value that no codec can carry
 │   ├── DecodeError                bytes that are not what they claim to be
@@ -22,13 +23,24 @@ DrayError
 │   ├── JobCancelled
 │   ├── JobTimeout                 not finished yet
 │   ├── JobNotFound
+│   ├── ResultGone                 it succeeded, but its result is not kept any more
+│   ├── JobStopped                 inside a task: the job was asked to stop
 │   └── DuplicateJob               key or id is taken; names the job that has it
-└── QueueFull                      a bounded queue refused the job
+├── QueueFull                      a bounded queue refused the job
+├── UnknownTask                    no task of that name is registered
+├── AppNotFound                    the app that a command names cannot be imported
+├── WouldBlock                     a blocking call where it would stop the worker's event loop
+└── TaskExit                       raised inside a task to say how the run ends (dray.context)
+    ├── Retry                      try again, after `delay`
+    └── Reject                     dead at once, with a reason
 
 BrokerWarning (UserWarning)        works, but may lose data or be slow; says what to change
+└── SettingsWarning                a DRAY_ variable that means nothing
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class DrayError(Exception):
@@ -51,6 +63,17 @@ class InvalidInput(DrayError, ValueError):
 
 class UnknownDependency(InvalidInput):
     """`waits_for` names a job that is neither stored nor in the same batch."""
+
+
+class InvalidSettings(InvalidInput):
+    """Settings that cannot be used: all of them, each as (what is wrong, where it was said)."""
+
+    def __init__(self, problems: Sequence[tuple[InvalidInput, str]]) -> None:
+        lines = [f"{problem} ({origin})" for problem, origin in problems]
+        DrayError.__init__(self, lines[0] if len(lines) == 1 else "\n  ".join(["wrong settings:", *lines]))
+        self.problems = tuple(problems)
+        first = problems[0][0]
+        self.field, self.value, self.allowed = first.field, first.value, first.allowed
 
 
 class CodecError(DrayError):
@@ -109,6 +132,10 @@ class BrokerWarning(UserWarning):
     """The broker works, but its surroundings may cost data or speed."""
 
 
+class SettingsWarning(BrokerWarning):
+    """A setting was given that dray does not know; says which one may be meant."""
+
+
 class SessionLost(DrayError):
     """The session is unknown to the broker or past its lease."""
 
@@ -153,9 +180,43 @@ class DuplicateJob(JobError):
         self.existing_id = existing_id
 
 
+class ResultGone(JobError):
+    """The job succeeded, but its result is past its `result_ttl`."""
+
+
+class JobStopped(JobError):
+    """Raised inside a task by `ctx.check()`; the run ends as cancelled (or, past its timeout, as failed)."""
+
+
 class QueueFull(DrayError):
     """The queue holds as many ready jobs as `max_ready` allows."""
 
     def __init__(self, queue: str, max_ready: int) -> None:
         super().__init__(f"queue {queue!r} is full: max_ready={max_ready}")
         self.queue, self.max_ready = queue, max_ready
+
+
+class UnknownTask(DrayError):
+    """The app has no task of that name."""
+
+    def __init__(self, name: str, near: Sequence[str], known: Sequence[str]) -> None:
+        shown = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are: {shown or 'none'}"
+        super().__init__(f"no task is named {name!r}; {hint}")
+        self.name, self.near = name, tuple(near)
+
+
+class AppNotFound(DrayError):
+    """`module:attribute` does not lead to an App; says why and where."""
+
+
+class WouldBlock(DrayError):
+    """A blocking call on the event loop that all jobs of an executor share."""
+
+    def __init__(self, call: str, twin: str) -> None:
+        super().__init__(f"{call} would block the worker's event loop and every job on it: use {twin}")
+        self.call, self.twin = call, twin
+
+
+class TaskExit(DrayError):
+    """Base of `Retry` and `Reject` (see `dray.context`), which a task raises to say how its run ends."""

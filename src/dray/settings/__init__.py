@@ -1,0 +1,21 @@
+"""Settings: what they are (`describe`), where they come from (`load`), and their values (`Settings`)."""
+
+from __future__ import annotations
+
+from dray.settings.forms import format_size, hide_password, parse_size
+from dray.settings.model import Settings, cores
+from dray.settings.sources import Loaded, load
+from dray.settings.table import SettingInfo, describe, show
+
+__all__ = [
+    "Loaded",
+    "SettingInfo",
+    "Settings",
+    "cores",
+    "describe",
+    "format_size",
+    "hide_password",
+    "load",
+    "parse_size",
+    "show",
+]

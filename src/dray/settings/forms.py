@@ -1,0 +1,300 @@
+"""The forms a setting's value can have: how text or a plain value is read, what is allowed, how it is shown.
+
+The same value may come from a keyword, from the environment (always text) or from a file, so every form reads
+text as well as the plain type. A value that cannot be read is a `ValueError`; the caller names the setting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from dray.duration import MAX_DURATION, format_duration, parse_duration
+from dray.errors import InvalidInput
+from dray.job import NAME
+from dray.policy import Backoff
+
+NONE: Final = frozenset({"none", "never", "off"})
+"""Texts for "no value", where a setting may have none: neither the environment nor TOML has a null."""
+
+BANDS: Final = {"high": range(4), "normal": range(4, 7), "low": range(7, 10)}
+"""What a priority's name means in a filter."""
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+_POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
+_YES: Final = frozenset({"1", "true", "yes", "on"})
+_NO: Final = frozenset({"0", "false", "no", "off"})
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
+_URL = re.compile(r"([a-z][a-z0-9+]*)://\S*")
+
+
+class Form(msgspec.Struct, frozen=True):
+    """One kind of value."""
+
+    allowed: str
+    """What is allowed, as the end of a sentence: "… is allowed"."""
+    read: Callable[[object], object]
+    show: Callable[[object], str] = str
+
+
+def parse_size(value: object) -> int:
+    """Bytes of `1048576`, `"1MiB"`, `"500kB"` or `"2G"`. Units with an i, and single letters, count in 1024s.
+
+    >>> parse_size("1MiB"), parse_size("1MB"), parse_size("1M")
+    (1048576, 1000000, 1048576)
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(value)
+    number, unit, binary = float(match[1]), (match[2] or "").lower(), match[3]
+    base = 1000 if not binary and match[0].lower().endswith("b") else 1024
+    factor: int = base ** _POWERS.get(unit, 0)
+    return round(number * factor)
+
+
+def format_size(size: int) -> str:
+    """The shortest text that `parse_size` reads back as the same number.
+
+    >>> format_size(1048576)
+    '1MiB'
+    """
+    for unit, power in reversed(_POWERS.items()):
+        if size and size % 1024**power == 0:
+            return f"{size // 1024**power}{unit.upper()}iB"
+    return f"{size}B"
+
+
+def duration(least: int = 1, most: int = MAX_DURATION) -> Form:
+    def read(value: object) -> int:
+        try:
+            length = parse_duration("", value)  # type: ignore[arg-type]  # it refuses what it cannot read
+        except InvalidInput as wrong:
+            raise ValueError from wrong
+        return _between(length, least, most)
+
+    limits = f"from {format_duration(least)}" if least else "0 or more"
+    if most != MAX_DURATION:
+        limits += f" to {format_duration(most)}"
+    return Form(f"a duration (seconds, 30s, 5m, 1h30m, 250ms, 2d), {limits},", read, _shown_duration)
+
+
+def _shown_duration(value: object) -> str:
+    return format_duration(value) if isinstance(value, int) else str(value)
+
+
+def whole(least: int, most: int) -> Form:
+    def read(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(value)
+        return _between(value, least, most)
+
+    return Form(f"a whole number from {least} to {most}", read)
+
+
+def size(least: int, most: int = 1 << 40) -> Form:
+    return Form(
+        f"bytes, or a text like 500kB, 1MiB or 2GiB, from {format_size(least)} to {format_size(most)},",
+        lambda value: _between(parse_size(value), least, most),
+        lambda value: format_size(value) if isinstance(value, int) else str(value),
+    )
+
+
+def _between(value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise ValueError(value)
+    return value
+
+
+def choice(*words: str) -> Form:
+    def read(value: object) -> str:
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word not in words:
+            raise ValueError(value)
+        return word
+
+    return Form(f"one of {', '.join(words)}", read)
+
+
+def _read_flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word not in _YES | _NO:
+        raise ValueError(value)
+    return word in _YES
+
+
+flag: Final = Form("true or false", _read_flag, lambda value: "true" if value else "false")
+
+
+def names() -> Form:
+    """Names in an order that counts; a text separates them by commas."""
+
+    def read(value: object) -> tuple[str, ...]:
+        found = tuple(dict.fromkeys(_listed(value)))
+        if not found or not all(NAME.fullmatch(name) for name in found):
+            raise ValueError(value)
+        return found
+
+    return Form(
+        "one or more names (1-128 characters of A-Z a-z 0-9 _ . -), separated by commas,", read, _joined
+    )
+
+
+def words() -> Form:
+    """Secrets and the like: any printable text without spaces and commas."""
+
+    def read(value: object) -> tuple[str, ...]:
+        found = tuple(dict.fromkeys(_listed(value)))
+        if not all(word.isprintable() and " " not in word and len(word) <= 256 for word in found):
+            raise ValueError(value)
+        return found
+
+    return Form("texts without spaces, separated by commas,", read, lambda value: _counted(value))
+
+
+def _counted(value: object) -> str:
+    return f"{len(value)} hidden" if isinstance(value, tuple) and value else ""
+
+
+def _listed(value: object) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Iterable) or isinstance(parts, bytes | dict):
+        raise ValueError(value)
+    found = []
+    for part in parts:
+        if not isinstance(part, str):
+            raise ValueError(value)
+        if part.strip():
+            found.append(part.strip())
+    return found
+
+
+def _joined(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def read_priorities(value: object) -> frozenset[int]:
+    """`"high"`, `"0-3"`, `"0,1,normal"`, or a list of such; a name means its band."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = [value]
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Iterable) or isinstance(parts, bytes | dict):
+        raise ValueError(value)
+    found: set[int] = set()
+    for part in parts:
+        found.update(_band(part))
+    if not found:
+        raise ValueError(value)
+    return frozenset(found)
+
+
+def _band(part: object) -> Iterable[int]:
+    if isinstance(part, int) and not isinstance(part, bool) and 0 <= part <= 9:
+        return [part]
+    word = part.strip().lower() if isinstance(part, str) else ""
+    if word in BANDS:
+        return BANDS[word]
+    match = re.fullmatch(r"([0-9])(?:-([0-9]))?", word)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise ValueError(part)
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def format_priorities(value: object) -> str:
+    """The numbers, runs of them as ranges: `0-3,7`."""
+    if not isinstance(value, frozenset):
+        return str(value)
+    runs: list[list[int]] = []
+    for number in sorted(value):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+priorities: Final = Form(
+    f"numbers from 0 to 9, ranges like 0-3 and names of bands ({', '.join(BANDS)}), separated by commas,",
+    read_priorities,
+    format_priorities,
+)
+
+
+def name() -> Form:
+    def read(value: object) -> str:
+        word = value.strip() if isinstance(value, str) else ""
+        if not NAME.fullmatch(word):
+            raise ValueError(value)
+        return word
+
+    return Form("1-128 characters of A-Z a-z 0-9 _ . -", read)
+
+
+def url(*schemes: str) -> Form:
+    def read(value: object) -> str:
+        text = value.strip() if isinstance(value, str) else ""
+        match = _URL.fullmatch(text.replace(" ", "_"))
+        if match is None or match[1] not in schemes:
+            raise ValueError(value)
+        return text
+
+    starts = ", ".join(f"{scheme}://" for scheme in schemes)
+    return Form(f"a URL that starts with one of {starts}", read, lambda value: hide_password(str(value)))
+
+
+def hide_password(text: str) -> str:
+    """A URL as it may be shown or logged.
+
+    >>> hide_password("redis://me:secret@host:6379/0")
+    'redis://me:***@host:6379/0'
+    """
+    text = re.sub(r"(://[^/?#@:]*):[^/?#]*@", r"\1:***@", text)
+    return re.sub(r"([?&](?:password|auth|token)=)[^&#]*", r"\1***", text, flags=re.IGNORECASE)
+
+
+def _read_address(value: object) -> str:
+    match = _ADDRESS.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or int(match[2]) > 65535:
+        raise ValueError(value)
+    return match[0]
+
+
+address: Final = Form("host:port, like 127.0.0.1:8000 or [::1]:8000,", _read_address)
+
+
+def _read_backoff(value: object) -> str:
+    text = str(value) if isinstance(value, str | Backoff) else ""
+    try:
+        Backoff.parse(text)
+    except InvalidInput as wrong:
+        raise ValueError from wrong
+    return text.strip()
+
+
+backoff: Final = Form(
+    "exponential, linear or fixed, with options like exponential:3,cap=2m,jitter=0 or linear:10s,",
+    _read_backoff,
+)
+
+
+def optional(form: Form, default: str = "none") -> Form:
+    """The form, or nothing: None, or the text `none`. `default` is what nothing is shown as."""
+
+    def read(value: object) -> object:
+        if value is None or (isinstance(value, str) and value.strip().lower() in NONE | {default}):
+            return None
+        return form.read(value)
+
+    return Form(
+        f"{form.allowed.removesuffix(',')}, or {default},",
+        read,
+        lambda value: default if value is None else form.show(value),
+    )

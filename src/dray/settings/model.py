@@ -1,0 +1,96 @@
+"""`Settings`: the values a program runs with, checked and in the units dray counts in."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from dray.duration import DAY, HOUR, MINUTE, SECOND
+from dray.policy import Retention
+
+Mode = Literal["thin", "default", "specialized", "job-specialized", "scheduler-only"]
+LogFormat = Literal["console", "json"]
+Durability = Literal["normal", "full"]
+
+MEBIBYTE: Final = 1024 * 1024
+
+
+def cores() -> int:
+    """The processors this process may use: its affinity and, in a container, its share of time."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
+        share = math.ceil(int(quota) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max": no limit
+        return usable
+    return max(1, min(usable, share))
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `load` found. Lengths of time are milliseconds, sizes are bytes.
+
+    `dray.settings.describe()` and docs/settings.md say what each one does and what it may be.
+    """
+
+    broker_url: str
+    namespace: str
+    queues: tuple[str, ...] = ("default",)
+    priorities: frozenset[int] | None = None
+    tasks: tuple[str, ...] | None = None
+    mode: Mode = "default"
+    processes: int = msgspec.field(default_factory=cores)
+    concurrency: int = 32
+    lease: int = 30 * SECOND
+    heartbeat: int = 0
+    """A third of the lease unless it is given."""
+    sweep_interval: int = SECOND
+    stall_limit: int = 120 * SECOND
+    shutdown_grace: int = 30 * SECOND
+    timeout: int = 5 * MINUTE
+    retries: int = 3
+    backoff: str = "exponential"
+    max_crashes: int = 3
+    result_ttl: int = HOUR
+    error_ttl: int = DAY
+    done_ttl: int = DAY
+    dead_ttl: int | None = None
+    max_payload: int = MEBIBYTE
+    max_result: int = MEBIBYTE
+    max_jobs_per_process: int | None = None
+    max_memory: int | None = None
+    pool_size: int = 10
+    connect_timeout: int = 5 * SECOND
+    read_timeout: int = 10 * SECOND
+    durability: Durability = "normal"
+    allow_pickle: bool = False
+    codec: str = "msgpack"
+    history_url: str | None = None
+    http: str = "127.0.0.1:8000"
+    grpc: str = "127.0.0.1:9090"
+    api_keys: tuple[str, ...] = ()
+    log_level: str = "info"
+    log_format: LogFormat = "console"
+    otel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.heartbeat == 0:
+            msgspec.structs.force_setattr(self, "heartbeat", max(1, self.lease // 3))
+
+    @property
+    def retention(self) -> Retention:
+        """For how long a broker keeps what is finished."""
+        return Retention(self.result_ttl, self.error_ttl, self.done_ttl, self.dead_ttl)
+
+    @property
+    def runs_jobs(self) -> bool:
+        """Whether a worker of this mode has executors."""
+        return self.mode != "scheduler-only"
+
+    @property
+    def schedules(self) -> bool:
+        """Whether a worker of this mode makes the jobs of cron and interval schedules."""
+        return self.mode in ("thin", "default", "scheduler-only")

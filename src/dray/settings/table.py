@@ -1,0 +1,161 @@
+"""Every setting: its form and what it is for. Docs and `dray doctor --settings` are made from this table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dray.duration import DAY, HOUR
+from dray.settings import forms
+from dray.settings.forms import Form
+from dray.settings.model import Settings
+
+BROKER_SCHEMES: Final = (
+    *("memory", "sqlite", "redis", "rediss", "redis+unix", "valkey", "valkeys"),
+    *("redis+sentinel", "redis+cluster"),
+)
+THIN_CONCURRENCY: Final = 4
+_MANY: Final = 1_000_000
+
+
+class Setting(msgspec.Struct, frozen=True):
+    form: Form
+    help: str
+    default: str = ""
+    """How the default is described where it is not a plain value."""
+
+
+TABLE: Final[dict[str, Setting]] = {
+    "broker_url": Setting(
+        forms.url(*BROKER_SCHEMES),
+        "Where jobs live. A relative sqlite path in a file counts from that file's folder.",
+        "sqlite:///.dray/dray.db in the project's folder",
+    ),
+    "namespace": Setting(
+        forms.name(),
+        "Apps of different namespaces on one broker never see each other's jobs.",
+        "the App's name, else dray",
+    ),
+    "queues": Setting(forms.names(), "The queues a worker serves, in order of preference."),
+    "priorities": Setting(
+        forms.optional(forms.priorities, "all"), "The only priorities a worker takes; a name means its band."
+    ),
+    "tasks": Setting(
+        forms.optional(forms.names(), "all"), "The only tasks a worker takes.", "all that the app registers"
+    ),
+    "mode": Setting(
+        forms.choice("thin", "default", "specialized", "job-specialized", "scheduler-only"),
+        "What a worker is for: thin (one process, few jobs at a time), default, specialized (chosen"
+        " priorities, no scheduling), job-specialized (chosen tasks, no scheduling), scheduler-only"
+        " (runs no jobs).",
+    ),
+    "processes": Setting(
+        forms.whole(1, 1024), "Executor processes of a worker.", "the processors it may use; 1 in mode thin"
+    ),
+    "concurrency": Setting(
+        forms.whole(1, 1000), "Jobs that one executor runs at a time.", f"32; {THIN_CONCURRENCY} in mode thin"
+    ),
+    "lease": Setting(
+        forms.duration(100, DAY), "How long a worker may be out of contact before its jobs go to others."
+    ),
+    "heartbeat": Setting(
+        forms.duration(10, DAY),
+        "How often a worker renews its lease; at most half of it.",
+        "a third of lease",
+    ),
+    "sweep_interval": Setting(
+        forms.duration(10, HOUR), "How often upkeep runs: due jobs, lapsed leases, pruning."
+    ),
+    "stall_limit": Setting(
+        forms.duration(100, DAY), "An executor whose event loop is blocked for longer is killed and replaced."
+    ),
+    "shutdown_grace": Setting(
+        forms.duration(0, DAY),
+        "How long running jobs may finish after a stop signal before they are handed back.",
+    ),
+    "timeout": Setting(forms.duration(1), "How long a job may run, unless its task says otherwise."),
+    "retries": Setting(forms.whole(0, _MANY), "Attempts after the first, unless the task says otherwise."),
+    "backoff": Setting(forms.backoff, "The wait between attempts, unless the task says otherwise."),
+    "max_crashes": Setting(
+        forms.whole(1, _MANY), "A job that crashes its process this often is dead as poison."
+    ),
+    "result_ttl": Setting(forms.duration(0), "How long results are kept; 0 turns them off."),
+    "error_ttl": Setting(forms.duration(0), "How long the last error of a job that did not die is kept."),
+    "done_ttl": Setting(forms.duration(0), "How long succeeded and cancelled jobs are kept."),
+    "dead_ttl": Setting(
+        forms.optional(forms.duration(0)), "How long dead jobs are kept; none keeps them until purged."
+    ),
+    "max_payload": Setting(forms.size(1024, 1 << 30), "The largest call that may be enqueued, as stored."),
+    "max_result": Setting(forms.size(1024, 1 << 30), "The largest result that is kept, as stored."),
+    "max_jobs_per_process": Setting(
+        forms.optional(forms.whole(1, 1_000_000_000)), "An executor is replaced after this many jobs."
+    ),
+    "max_memory": Setting(
+        forms.optional(forms.size(16 << 20, 1 << 50)),
+        "An executor that uses more is replaced once its jobs are done.",
+    ),
+    "pool_size": Setting(forms.whole(1, 10_000), "Connections to a broker that is a server."),
+    "connect_timeout": Setting(forms.duration(10, HOUR), "How long connecting to the broker may take."),
+    "read_timeout": Setting(forms.duration(10, HOUR), "How long the broker may take to answer."),
+    "durability": Setting(
+        forms.choice("normal", "full"),
+        "normal: the last moments before a power cut may be lost; full: nothing acknowledged is.",
+    ),
+    "allow_pickle": Setting(
+        forms.flag, "Read and write pickled payloads: whoever writes to the broker can run code."
+    ),
+    "codec": Setting(
+        msgspec.structs.replace(
+            forms.name(), allowed="msgpack, json, protobuf, pickle, or the name of a codec the app registers,"
+        ),
+        "How arguments and results are encoded.",
+    ),
+    "history_url": Setting(
+        forms.optional(forms.url("sqlite", "postgresql", "postgres")),
+        "Where finished jobs are recorded for good.",
+    ),
+    "http": Setting(forms.address, "Where the server listens for HTTP."),
+    "grpc": Setting(forms.address, "Where the server listens for gRPC."),
+    "api_keys": Setting(forms.words(), "Keys that clients of the server must present.", "none"),
+    "log_level": Setting(
+        forms.choice("debug", "info", "warning", "error", "critical"), "What is logged at least."
+    ),
+    "log_format": Setting(forms.choice("console", "json"), "How log lines look."),
+    "otel": Setting(forms.flag, "Trace with OpenTelemetry, where it is installed."),
+}
+
+
+class SettingInfo(msgspec.Struct, frozen=True):
+    """One setting, as docs and `dray doctor --settings` tell it."""
+
+    name: str
+    default: str
+    allowed: str
+    env: str
+    help: str
+
+
+def describe() -> list[SettingInfo]:
+    """Every setting in the order of `Settings`."""
+    plain = Settings(broker_url="", namespace="")
+    return [
+        SettingInfo(
+            name=name,
+            default=setting.default or setting.form.show(getattr(plain, name)),
+            allowed=setting.form.allowed.removesuffix(","),
+            env=variable(name),
+            help=setting.help,
+        )
+        for name, setting in TABLE.items()
+    ]
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"DRAY_{name.upper()}"
+
+
+def show(name: str, value: object) -> str:
+    """A setting's value as text: durations and sizes with units, secrets hidden."""
+    return TABLE[name].form.show(value)
