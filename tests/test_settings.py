@@ -27,6 +27,7 @@ from dray.settings import (
     format_size,
     hide_password,
     load,
+    override,
     parse_size,
     show,
 )
@@ -437,6 +438,30 @@ def test_a_specialized_mode_needs_to_know_for_what(mode: str, needs: str, empty:
         quiet(start=empty, mode=mode)
     chosen: dict[str, Any] = {needs: "high" if needs == "priorities" else "a"}
     assert quiet(start=empty, mode=mode, **chosen).settings.mode == mode
+
+
+def test_the_command_line_outweighs_keywords_and_what_hangs_on_it_follows(empty: Path) -> None:
+    project(empty, "dray.toml", 'processes = 8\nbroker_url = "sqlite:///jobs.db"\n')
+    loaded = load({"lease": "9s", "dead_ttl": "1d"}, app_name="shop", environ={}, start=empty)
+    changed = override(loaded, {"lease": "30s", "mode": "thin"})
+    assert (
+        changed.settings
+        == load(
+            {"lease": "30s", "dead_ttl": "1d", "mode": "thin"}, app_name="shop", environ={}, start=empty
+        ).settings
+    )
+    assert (changed.settings.heartbeat, changed.settings.processes) == (10_000, 1)
+    assert changed.origins["lease"] == "command line"
+    assert changed.origins["dead_ttl"] == "keyword"
+    assert changed.origins["processes"] == "mode thin (command line)"
+    assert changed.origins["broker_url"] == str(empty / "dray.toml")
+    back = override(changed, {"mode": "default", "broker_url": "redis://h"})
+    assert (back.settings.processes, back.settings.broker_url) == (cores(), "redis://h")
+    assert override(loaded, {}) == loaded
+    with pytest.raises(InvalidSettings, match="mode thin has one process"):
+        override(loaded, {"mode": "thin", "processes": 2})
+    with pytest.raises(InvalidSettings, match=r"lease='soon': .* \(command line\)"):
+        override(loaded, {"lease": "soon"})
 
 
 def test_which_modes_run_jobs_and_which_make_scheduled_ones(empty: Path) -> None:

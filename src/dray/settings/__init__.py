@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dray.settings.forms import format_size, hide_password, parse_size
 from dray.settings.model import Settings, cores
-from dray.settings.sources import Loaded, load
+from dray.settings.sources import Loaded, load, override
 from dray.settings.table import SettingInfo, describe, show
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "format_size",
     "hide_password",
     "load",
+    "override",
     "parse_size",
     "show",
 ]

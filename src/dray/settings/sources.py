@@ -21,6 +21,7 @@ from dray.settings.table import TABLE, THIN_CONCURRENCY, show, variable
 
 KEYWORD: Final = "keyword"
 DEFAULT: Final = "default"
+_BY_MODE: Final = "mode"
 
 _OTHER_VARIABLES: Final = re.compile(
     r"DRAY_(APP|DEBUG"
@@ -45,7 +46,7 @@ class _Given(msgspec.Struct, frozen=True):
     value: object
     origin: str
     rank: int
-    """Of the source: 3 keyword, 2 environment, 1 file."""
+    """Of the source: 4 command line, 3 keyword, 2 environment, 1 file."""
 
 
 class _Sources:
@@ -80,7 +81,7 @@ def load(
 ) -> Loaded:
     """The settings that hold here. Everything that is wrong is told at once, as `InvalidSettings`.
 
-    `overrides` are keywords of the program or options of the command line; None there means "not given" for a
+    `overrides` are keywords of the program; None there means "not given" for a
     setting that cannot be none. `start` is where the search for a file begins, by default the current folder.
     """
     environ = os.environ if environ is None else environ
@@ -99,7 +100,27 @@ def load(
             app = app or value.strip()
         else:
             sources.refuse(InvalidInput("app", value, "a text like module:attribute is allowed"), str(folder))
-    values = _read_values(sources)
+    return _together(_read_values(sources), sources, folder, app_name, app)
+
+
+def override(loaded: Loaded, values: Mapping[str, object], origin: str = "command line") -> Loaded:
+    """The same settings with stronger values on top; what hangs on them (mode, lease) is worked out anew."""
+    sources = _Sources()
+    for name, value in values.items():
+        sources.add(name, value, origin, 4)
+    read = _read_values(sources)
+    for name, source in loaded.origins.items():
+        derived = source == DEFAULT or source.startswith(_BY_MODE)
+        if name not in sources.given and (not derived or name in ("broker_url", "namespace")):
+            rank = {KEYWORD: 3, DEFAULT: 0, origin: 4}.get(source, 2 if source.startswith("DRAY_") else 1)
+            read[name] = getattr(loaded.settings, name)
+            sources.given[name] = _Given(read[name], source, rank)
+    return _together(read, sources, loaded.folder, None, loaded.app)
+
+
+def _together(
+    values: dict[str, object], sources: _Sources, folder: Path, app_name: str | None, app: str | None
+) -> Loaded:
     origins = {name: sources.origin(name) for name in TABLE}
     _fill_in(values, sources, origins, folder, app_name)
     _check_together(values, sources)
@@ -194,7 +215,7 @@ def _fill_in(
         for name, fit in (("processes", 1), ("concurrency", THIN_CONCURRENCY)):
             # A weaker source spoke before anybody chose the mode.
             if sources.rank(name) < sources.rank("mode"):
-                values[name], origins[name] = fit, f"mode thin ({sources.origin('mode')})"
+                values[name], origins[name] = fit, f"{_BY_MODE} thin ({sources.origin('mode')})"
 
 
 def _from_folder(url: str, folder: Path) -> str:
