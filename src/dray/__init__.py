@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dray.errors import (
+    AppNotFound,
     BrokerAway,
     BrokerBusy,
     BrokerError,
@@ -23,26 +24,44 @@ from dray.errors import (
     EncodeError,
     ForeignStore,
     InvalidInput,
+    InvalidSettings,
     JobCancelled,
     JobError,
     JobFailed,
     JobNotFound,
+    JobStopped,
     JobTimeout,
     NewerLayout,
     NewerVersion,
     QueueFull,
+    ResultGone,
     SessionLost,
+    SettingsWarning,
+    TaskExit,
     TooLarge,
     UnknownDependency,
+    UnknownTask,
+    UnknownTaskWarning,
+    WouldBlock,
 )
 from dray.job import State
 
 if TYPE_CHECKING:
+    from dray.app import App
     from dray.broker import Broker, connect
+    from dray.call import Call
+    from dray.codec import Codecs
+    from dray.context import Context, Reject, Retry, current
+    from dray.handle import JobHandle, aas_completed, agather, as_completed, gather
+    from dray.info import JobInfo
+    from dray.task import Task
+    from dray.why import Why
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "App",
+    "AppNotFound",
     "Broker",
     "BrokerAway",
     "BrokerBusy",
@@ -51,30 +70,64 @@ __all__ = [
     "BrokerGone",
     "BrokerReadOnly",
     "BrokerWarning",
+    "Call",
     "CodecError",
+    "Codecs",
+    "Context",
     "DecodeError",
     "DrayError",
     "DuplicateJob",
     "EncodeError",
     "ForeignStore",
     "InvalidInput",
+    "InvalidSettings",
     "JobCancelled",
     "JobError",
     "JobFailed",
+    "JobHandle",
+    "JobInfo",
     "JobNotFound",
+    "JobStopped",
     "JobTimeout",
     "NewerLayout",
     "NewerVersion",
     "QueueFull",
+    "Reject",
+    "ResultGone",
+    "Retry",
     "SessionLost",
+    "SettingsWarning",
     "State",
+    "Task",
+    "TaskExit",
     "TooLarge",
     "UnknownDependency",
+    "UnknownTask",
+    "UnknownTaskWarning",
+    "Why",
+    "WouldBlock",
     "__version__",
+    "aas_completed",
+    "agather",
+    "as_completed",
     "connect",
+    "current",
+    "gather",
 ]
 
-_LAZY = {"Broker": "dray.broker", "connect": "dray.broker"}
+_LAZY = {
+    "App": "dray.app",
+    "Broker": "dray.broker",
+    "connect": "dray.broker",
+    "Call": "dray.call",
+    "Codecs": "dray.codec",
+    **dict.fromkeys(("Context", "Reject", "Retry", "current"), "dray.context"),
+    **dict.fromkeys(("JobHandle", "aas_completed", "agather", "as_completed", "gather"), "dray.handle"),
+    "JobInfo": "dray.info",
+    "Task": "dray.task",
+    "Why": "dray.why",
+}
+"""What needs an event loop, or more than the facts: loaded when it is first asked for."""
 
 
 def __getattr__(name: str) -> object:

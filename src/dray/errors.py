@@ -35,6 +35,7 @@ DrayError
     └── Reject                     dead at once, with a reason
 
 BrokerWarning (UserWarning)        works, but may lose data or be slow; says what to change
+UnknownTaskWarning (UserWarning)   a call by a name that is nearly, but not quite, that of a task
 └── SettingsWarning                a DRAY_ variable that means nothing
 """
 
@@ -136,6 +137,10 @@ class SettingsWarning(BrokerWarning):
     """A setting was given that dray does not know; says which one may be meant."""
 
 
+class UnknownTaskWarning(UserWarning):
+    """A job was enqueued by a name that looks like a misspelt one."""
+
+
 class SessionLost(DrayError):
     """The session is unknown to the broker or past its lease."""
 
@@ -178,6 +183,8 @@ class DuplicateJob(JobError):
     def __init__(self, existing_id: str) -> None:
         super().__init__(existing_id, f"a job with this key or id exists already: {existing_id}")
         self.existing_id = existing_id
+        self.accepted: Sequence[object] = ()
+        """Handles of the jobs that were accepted in the same call (`enqueue_many`)."""
 
 
 class ResultGone(JobError):
@@ -194,6 +201,8 @@ class QueueFull(DrayError):
     def __init__(self, queue: str, max_ready: int) -> None:
         super().__init__(f"queue {queue!r} is full: max_ready={max_ready}")
         self.queue, self.max_ready = queue, max_ready
+        self.accepted: Sequence[object] = ()
+        """Handles of the jobs that were accepted in the same call (`enqueue_many`)."""
 
 
 class UnknownTask(DrayError):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
@@ -98,6 +99,12 @@ class MemoryBroker(Accepting, Upkeep):
         self._blocking = blocking
         self._changed = threading.Condition(threading.RLock())
         self._sleepers: dict[Sleeper, None] = {}
+
+    def view(self, *, blocking: bool) -> MemoryBroker:
+        """Another broker object on the same store: for another thread, or for blocking calls."""
+        other = copy(self)
+        other._blocking = blocking
+        return other
 
     @contextmanager
     def _step(self, now: int | None) -> Iterator[int]:

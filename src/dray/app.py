@@ -1,0 +1,407 @@
+"""An app: tasks under one name, on one broker. What users make first and hold on to."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from difflib import get_close_matches
+from importlib import import_module
+from inspect import isasyncgenfunction, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
+
+from msgspec import UNSET, UnsetType
+from uuid_utils import uuid7
+
+from dray.broker import Broker
+from dray.broker.verbs import Accepted
+from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options
+from dray.client import Client, Link, forbid_on_worker_loop, opener
+from dray.codec import Codecs
+from dray.context import CURRENT, Context
+from dray.enqueuing import EnqueueMiddleware, through
+from dray.errors import DuplicateJob, InvalidInput, QueueFull, UnknownTaskWarning
+from dray.handle import JobHandle
+from dray.job import Job, check_name
+from dray.operate import Dead, Jobs, Queues, Workers
+from dray.settings import Loaded, Settings, load
+from dray.task import CoroutineTask, PlainTask, Task, TaskOptions, TaskSettings, is_async
+from dray.twins import awaits, blocks
+
+if TYPE_CHECKING:
+    from dray.testing.harness import Harness
+
+P = ParamSpec("P")
+R = TypeVar("R")
+RunMiddleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
+NO_RULES = TaskOptions()
+_FULL_PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5)
+"""Seconds between tries to enter a full queue whose overflow rule is to wait."""
+
+
+class App:
+    """Tasks, a broker, and everything that can be done with both.
+
+        app = App("shop")                                        # the embedded broker, nothing to install
+        app = App("shop", broker="redis://localhost:6379/0")
+
+    Any setting may be given by keyword (`App("shop", retries=5)`); see docs/settings.md for where else.
+    """
+
+    def __init__(
+        self, name: str, *, broker: str | None = None, codecs: Codecs | None = None, **settings: object
+    ) -> None:
+        self.name = check_name("name", name)
+        if broker is not None:
+            settings["broker_url"] = broker
+        self.loaded: Loaded = load(settings, app_name=name)
+        self.settings: Settings = self.loaded.settings
+        self.codecs = codecs or Codecs(allow_pickle=self.settings.allow_pickle)
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.run_middleware: tuple[RunMiddleware, ...] = ()
+        self.enqueue_middleware_chain: tuple[EnqueueMiddleware, ...] = ()
+        self.client = Client(self._opener())
+        self.clock: Callable[[], int] = _wall_clock
+        self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
+        self._lifespan: Lifespan | None = None
+
+    def __repr__(self) -> str:
+        return f"<App {self.name}: {len(self.tasks)} tasks>"
+
+    # tasks
+
+    # An async function is also a plain one that returns a coroutine: the first overload that fits counts.
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(self, /, *, name: str | None = None, **settings: Unpack[TaskSettings]) -> _Decorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        **settings: Unpack[TaskSettings],
+    ) -> Any:
+        """Make a function a task: `@app.task`, or `@app.task(queue="email", retries=5, …)`."""
+        if function is None:
+            return _Decorator(self, name, settings)
+        if not callable(function):
+            raise InvalidInput("task", function, "a function is allowed; give options by keyword")
+        return self._register(function, name, settings)
+
+    def _register(
+        self, function: Callable[..., Any], name: str | None, settings: TaskSettings
+    ) -> Task[..., Any]:
+        chosen = str(name or getattr(function, "__name__", type(function).__name__))
+        if chosen in self.tasks:
+            other = self.tasks[chosen].function
+            where = f"{other.__module__}.{getattr(other, '__qualname__', chosen)}"
+            raise InvalidInput("name", chosen, f"{where} is a task of this name already: give another name=")
+        kind: type[Task[..., Any]] = CoroutineTask if is_async(function) else PlainTask
+        task = self.tasks[chosen] = kind(self, chosen, function, settings)
+        return task
+
+    def lifespan(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """An async context manager around each worker process's life; what it yields is `ctx.state`.
+
+        @app.lifespan
+        async def resources(app):
+            async with connect() as db:
+                yield db
+        """
+        if self._lifespan is not None:
+            raise InvalidInput(
+                "lifespan", function, "an app has one lifespan; enter several things inside it"
+            )
+        self._lifespan = asynccontextmanager(function) if isasyncgenfunction(function) else function
+        return function
+
+    def open_lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """The user's lifespan, to be entered where jobs run; yields None if there is none."""
+        if self._lifespan is None:
+            return nullcontext()
+        takes_app = len(signature(self._lifespan).parameters) > 0
+        return self._lifespan(self) if takes_app else self._lifespan()
+
+    def middleware(self, function: RunMiddleware) -> RunMiddleware:
+        """Around each run: `async def mw(ctx, call_next): return await call_next()`. The first is outmost."""
+        self.run_middleware += (function,)
+        return function
+
+    def enqueue_middleware(self, function: EnqueueMiddleware) -> EnqueueMiddleware:
+        """Around each enqueue: `async def mw(outgoing, call_next)`, which may change what goes out."""
+        self.enqueue_middleware_chain += (function,)
+        return function
+
+    # enqueue
+
+    def using(self, **options: Unpack[Using]) -> Named:
+        """Options for a call by name: `app.using(delay=60).enqueue("email.send", "a@x.org")`."""
+        return Named(self, read_options(options))
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
+        """A call by name, as a value."""
+        return self._named(name, args, kwargs, PLAIN)
+
+    def enqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        """Enqueue by name. A task this process does not know is left to workers that do."""
+        return self.submit(self._named(name, args, kwargs, PLAIN))
+
+    async def aenqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        return await self.asubmit(self._named(name, args, kwargs, PLAIN))
+
+    def _named(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions
+    ) -> Call[Any]:
+        if isinstance(name, Task):
+            name = name.name
+        task = self.tasks.get(check_name("task", name))
+        if task is not None:
+            task.hints.check(args, kwargs)
+        elif near := get_close_matches(name, self.tasks, 1):
+            warnings.warn(
+                f"no task of this app is named {name!r} (did you mean {near[0]}?): its jobs wait for "
+                "a worker that knows it",
+                UnknownTaskWarning,
+                stacklevel=3,
+            )
+        return Call(name, args, kwargs, options)
+
+    async def _submit(self, link: Link, call: Call[R]) -> JobHandle[R]:
+        """Enqueue one call."""
+        if self.enqueue_middleware_chain:
+            (job,) = await through(self, link, [call])
+            return job
+        return await self._put(link, call)
+
+    async def _enqueue_many(self, link: Link, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """Enqueue many calls at once; up to 1,000 are one atomic step. Handles come in the calls' order.
+
+        If some are refused (`DuplicateJob`, `QueueFull`) the others are enqueued all the same; the error's
+        `accepted` has their handles.
+        """
+        calls = list(calls)
+        for call in calls:
+            if not isinstance(call, Call):
+                raise InvalidInput("calls", call, "calls as made by task.call(...) are allowed")
+        if self.enqueue_middleware_chain:
+            return await through(self, link, calls)
+        return await self.put_many(link, calls)
+
+    submit, asubmit = blocks(_submit), awaits(_submit)
+    enqueue_many, aenqueue_many = blocks(_enqueue_many), awaits(_enqueue_many)
+
+    async def _put(self, link: Link, call: Call[R]) -> JobHandle[R]:
+        job = self.envelope(call)
+        accepted = await link.put(job, self._durability(call))
+        if accepted.verdict == "created":
+            return JobHandle(self, job.id, job.task, job.queue)
+        if accepted.verdict == "full" and job.overflow == "wait":
+            accepted = await self._enter(link, job)
+        return self._handle(job, accepted)
+
+    async def put_many(
+        self, link: Link, calls: Sequence[Call[R]], headers: Sequence[dict[str, str]] | None = None
+    ) -> list[JobHandle[R]]:
+        """Put calls as they are, past all middleware."""
+        if headers is None:
+            jobs = [self.envelope(call) for call in calls]
+        else:
+            jobs = [self.envelope(call, sent) for call, sent in zip(calls, headers, strict=True)]
+        full = any(self._durability(call) == "full" for call in calls)
+        replies = await link.broker.put(jobs, durability="full" if full else None) if jobs else []
+        handles: list[JobHandle[R]] = []
+        refused: DuplicateJob | QueueFull | None = None
+        for job, accepted in zip(jobs, replies, strict=True):
+            if accepted.verdict == "full" and job.overflow == "wait":
+                accepted = await self._enter(link, job)
+            try:
+                handles.append(self._handle(job, accepted))
+            except (DuplicateJob, QueueFull) as error:
+                refused = refused or error
+        if refused is not None:
+            refused.accepted = handles
+            raise refused
+        return handles
+
+    async def _enter(self, link: Link, job: Job) -> Accepted:
+        """Wait for room in a full queue."""
+        forbid_on_worker_loop("waiting for room in a full queue", "await ….aenqueue()")
+        tries = 0
+        while True:
+            await link.sleep(_FULL_PAUSES[min(tries, len(_FULL_PAUSES) - 1)])
+            tries += 1
+            (accepted,) = await link.broker.put([job])
+            if accepted.verdict != "full":
+                return accepted
+
+    def _handle(self, job: Job, accepted: Accepted) -> JobHandle[Any]:
+        if accepted.verdict == "full":
+            raise QueueFull(job.queue, accepted.max_ready or 0)
+        duplicate = accepted.verdict == "duplicate"
+        if duplicate and job.on_duplicate == "raise":
+            raise DuplicateJob(accepted.id)
+        return JobHandle(self, accepted.id, job.task, job.queue, duplicate=duplicate)
+
+    def _durability(self, call: Call[Any]) -> Durability | None:
+        task, chosen = self.tasks.get(call.task), call.options.durability
+        if not isinstance(chosen, UnsetType):
+            return chosen
+        if task is not None and task.options.durability is not None:
+            return task.options.durability
+        return "full" if self.settings.durability == "full" else None
+
+    def envelope(self, call: Call[Any], headers: dict[str, str] | None = None) -> Job:
+        """The job a call becomes: what the call says, else its task, else the settings."""
+        options, settings = call.options, self.settings
+        task = self.tasks.get(call.task)
+        rules = NO_RULES if task is None else task.options
+        rate_key, running_key = (None, None) if task is None else task.keys(call.args, call.kwargs)
+        queue = rules.queue or "default" if options.queue is UNSET else options.queue
+        running = CURRENT.get()
+        return Job(
+            id=options.id or f"{queue}:{uuid7().hex}",
+            task=call.task,
+            queue=queue,
+            payload=self.codecs.encode_call(
+                call.args, call.kwargs, codec=rules.codec or settings.codec, limit=settings.max_payload
+            ),
+            priority=rules.priority if options.priority is UNSET else options.priority,
+            due=self.clock() + options.delay if options.delay else options.due,
+            ttl=rules.ttl if options.ttl is UNSET else options.ttl or None,
+            key=options.key,
+            key_ttl=options.key_ttl,
+            once=rules.once if options.once is UNSET else options.once or None,
+            on_duplicate=options.on_duplicate,
+            group=options.group,
+            rate=rules.rate,
+            rate_key=rate_key,
+            max_running=rules.max_running,
+            running_key=running_key,
+            max_ready=rules.max_ready,
+            overflow=rules.overflow,
+            parent=None if running is None else running.taken.job.id,
+            tags=(*rules.tags, *options.tags),
+            description=options.description or rules.description,
+            retries=_first(options.retries, rules.retries, settings.retries),
+            backoff=rules.backoff if options.backoff is UNSET else options.backoff,
+            timeout=rules.timeout if options.timeout is UNSET else options.timeout,
+            max_crashes=settings.max_crashes if rules.max_crashes is None else rules.max_crashes,
+            result_ttl=rules.result_ttl if options.result_ttl is UNSET else options.result_ttl,
+            isolate="process" if rules.isolate == "process" else None,
+            speculate=rules.speculate,
+            headers=options.headers if headers is None else headers,
+        )
+
+    # everything else
+
+    def job(self, id: str) -> JobHandle[Any]:
+        """The handle of a job whose id you have; whether there is one shows when you ask it."""
+        return self.handle(id)
+
+    def handle(self, id: str, task: str | None = None, queue: str | None = None) -> JobHandle[Any]:
+        return JobHandle(self, id, task, queue)
+
+    def now(self) -> int:
+        """The time, in milliseconds since the epoch; tests may have set it."""
+        return self.clock()
+
+    async def connect(self, *, blocking: bool = False) -> Broker:
+        """A broker object of one's own, for who wants the verbs themselves."""
+        return await self.client.open(blocking)
+
+    def use(self, loaded: Loaded) -> None:
+        """Go on with other settings: those of a command line, for one."""
+        self.client.close()
+        self.loaded, self.settings = loaded, loaded.settings
+        self.client = Client(self._opener())
+
+    def close(self) -> None:
+        """Let go of all connections. The next call opens new ones."""
+        self.client.close()
+
+    def testing(self) -> Harness:
+        """Run jobs in this process, on a clock that you move: see docs/testing.md."""
+        harness: Harness = import_module("dray.testing.harness").Harness(self)  # who tests pays for it
+        return harness
+
+    def _opener(self) -> Callable[[bool], Coroutine[Any, Any, Broker]]:
+        settings = self.settings
+        inner = opener(settings.broker_url, settings.namespace, settings.retention)
+        if self.loaded.origins.get("broker_url") != "default":
+            return inner
+
+        async def embedded(blocking: bool) -> Broker:
+            _prepare(self.loaded.folder / ".dray")
+            return await inner(blocking)
+
+        return embedded
+
+
+class Named:
+    """Options for calls by name."""
+
+    def __init__(self, app: App, options: CallOptions) -> None:
+        self._app, self._options = app, options
+
+    def enqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        return self._app.submit(self.call(name, *args, **kwargs))
+
+    async def aenqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        return await self._app.asubmit(self.call(name, *args, **kwargs))
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
+        return self._app._named(name, args, kwargs, self._options)
+
+
+class _Decorator:
+    """`@app.task(...)` with options, waiting for its function."""
+
+    def __init__(self, app: App, name: str | None, settings: TaskSettings) -> None:
+        self._app, self._name, self._settings = app, name, settings
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> PlainTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._app._register(function, self._name, self._settings)
+
+
+def _first(option: Any, rule: int | None, setting: int) -> int:
+    if option is not UNSET:
+        return cast(int, option)
+    return setting if rule is None else rule
+
+
+def _prepare(folder: Path) -> None:
+    """The embedded broker's folder; what is in it is not for version control."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".gitignore").write_text("*\n")
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,279 @@
+"""What a caller holds of a job: its id, and all that can be asked of it or done to it.
+
+Every operation exists twice, see `dray.twins`: `job.status()` blocks, `await job.astatus()` is awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from dray.broker.verbs import Cancel, Ids, JobAction, Retry
+from dray.client import Client, Link, forbid_on_worker_loop, giving_back_slot
+from dray.errors import (
+    InvalidInput,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    JobTimeout,
+    ResultGone,
+)
+from dray.info import JobInfo, describe
+from dray.job import Record, State
+from dray.twins import awaits, blocks
+from dray.why import Why, explain
+
+if TYPE_CHECKING:
+    from dray.app import App
+
+R = TypeVar("R")
+Timeout = float | int | None
+
+
+class JobHandle(Generic[R]):
+    """One job. `R` is what its task returns."""
+
+    __slots__ = ("app", "duplicate", "id", "queue", "task")
+
+    def __init__(
+        self,
+        app: App,
+        id: str,
+        task: str | None = None,
+        queue: str | None = None,
+        *,
+        duplicate: bool = False,
+    ) -> None:
+        self.app, self.id, self.task, self.queue = app, id, task, queue
+        self.duplicate = duplicate
+        """Its key or id was taken: this is the job that was there before."""
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}{f' of {self.task}' if self.task else ''}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobHandle) and other.id == self.id and other.app is self.app
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def get(self, timeout: Timeout = None) -> R:
+        """Wait for the end and return the result.
+
+        Raises `JobFailed`, `JobCancelled`, `JobNotFound`, `ResultGone`, or, if it is not over in time,
+        `JobTimeout`.
+        """
+        forbid_on_worker_loop("job.get()", "await job.aget()")
+        result: R = self.client.block(_result, self, timeout)
+        return result
+
+    async def aget(self, timeout: Timeout = None) -> R:
+        result: R = await giving_back_slot(self.client.run(_result, self, timeout))
+        return result
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self.aget().__await__()
+
+    async def _status(self, link: Link) -> State:
+        """Where it stands; `not_found` for an id the broker does not know."""
+        (record,) = await link.broker.get([self.id])
+        return State.NOT_FOUND if record is None else record.state
+
+    async def _info(self, link: Link) -> JobInfo:
+        """Everything known of it."""
+        (record,) = await link.broker.get([self.id])
+        if record is None:
+            raise _unknown(self.id)
+        return describe(record, self.app)
+
+    async def _cancel(self, link: Link, reason: str = "cancelled") -> bool:
+        """Not started if it was not running, told to stop if it was. False if it had ended already."""
+        return await self._edit(link, Cancel(reason))
+
+    async def _retry(self, link: Link) -> bool:
+        """Run it again, with all its retries; a delayed one now. False if it waits or runs already."""
+        return await self._edit(link, Retry())
+
+    async def _why(self, link: Link) -> Why:
+        """Why it stands where it stands, in a sentence and as data."""
+        return await explain(link.broker, self.id)
+
+    status, astatus = blocks(_status), awaits(_status)
+    info, ainfo = blocks(_info), awaits(_info)
+    cancel, acancel = blocks(_cancel), awaits(_cancel)
+    retry, aretry = blocks(_retry), awaits(_retry)
+    why, awhy = blocks(_why), awaits(_why)
+
+    async def _edit(self, link: Link, action: JobAction) -> bool:
+        edited = await link.broker.edit(Ids((self.id,)), action)
+        if not edited.changed and (await link.broker.get([self.id]))[0] is None:
+            raise _unknown(self.id)
+        return bool(edited.changed)
+
+    @property
+    def client(self) -> Client:
+        return self.app.client
+
+
+async def _result(link: Link, job: JobHandle[Any], timeout: Timeout) -> Any:
+    record = (await _ends(link, [job.id], timeout))[job.id]
+    return outcome_of(job, record)
+
+
+async def _ends(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, Record | None]:
+    """The records of jobs once all have ended; JobTimeout names those that have not."""
+    deadline = _deadline(link, timeout)
+    ids = list(dict.fromkeys(ids))
+    records = dict(zip(ids, await link.watch(ids), strict=True))
+    try:
+        pending = {id for id, record in records.items() if record is not None and not record.state.finished}
+        while pending:
+            over = await link.ended(pending, None if deadline is None else deadline - link.time())
+            if not over:
+                raise _not_yet(pending, records, timeout)
+            found = await link.broker.get(list(over))
+            for id, record in zip(over, found, strict=True):
+                records[id] = record
+                # Retried by hand in the same moment: it is not over after all.
+                if record is None or record.state.finished:
+                    pending.discard(id)
+                else:
+                    link.unwatch([id])
+                    await link.watch([id])
+    finally:
+        link.unwatch(ids)
+    return records
+
+
+def _deadline(link: Link, timeout: Timeout) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout < 0:  # type: ignore[redundant-expr]
+        raise InvalidInput("timeout", timeout, "seconds from 0, or None to wait for ever, are allowed")
+    return link.time() + timeout
+
+
+def _not_yet(pending: Collection[str], records: dict[str, Record | None], timeout: Timeout) -> JobTimeout:
+    id = next(iter(pending))
+    record = records[id]
+    state = record.state if record is not None else State.NOT_FOUND
+    more = f" (and {len(pending) - 1} more)" if len(pending) > 1 else ""
+    return JobTimeout(id, f"job {id}{more} was still {state} after {timeout} s; it goes on")
+
+
+def _unknown(id: str) -> JobNotFound:
+    return JobNotFound(
+        id, f"no job {id}: it never was, or it was deleted, or its record is not kept any more"
+    )
+
+
+def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
+    """The result of a finished job, or the error it stands for."""
+    if record is None:
+        raise _unknown(job.id)
+    if record.state is State.DEAD:
+        reason, error = record.reason or "dead", record.error
+        if error is None:
+            what, _, text = reason.partition(": ")
+            raise JobFailed(job.id, what, text or reason)
+        raise JobFailed(job.id, error.type, error.message, error.traceback)
+    if record.state is State.CANCELLED:
+        raise JobCancelled(job.id, f"job {job.id} was cancelled: {record.reason or 'no reason given'}")
+    if record.result is None:
+        ttl = record.job.result_ttl
+        if (job.app.settings.result_ttl if ttl is None else ttl) == 0:
+            return None
+        raise ResultGone(job.id, f"job {job.id} succeeded, but its result is not kept any more (result_ttl)")
+    task = job.app.tasks.get(record.job.task)
+    kind = Any if task is None else task.hints.returns
+    return job.app.codecs.decode_value(record.result, kind, limit=job.app.settings.max_result)
+
+
+# many at once
+
+
+async def _gather(link: Link, jobs: Sequence[JobHandle[Any]], timeout: Timeout, keep: bool) -> list[Any]:
+    records = await _ends(link, [job.id for job in jobs], timeout)
+    results: list[Any] = []
+    for job in jobs:
+        try:
+            results.append(outcome_of(job, records[job.id]))
+        except Exception as error:
+            if not keep:
+                raise
+            results.append(error)
+    return results
+
+
+def gather(
+    jobs: Iterable[JobHandle[R]], timeout: Timeout = None, *, return_exceptions: bool = False
+) -> list[R]:
+    """The results of all jobs, in the jobs' order. The first failure is raised, unless they are asked for."""
+    forbid_on_worker_loop("dray.gather()", "await dray.agather()")
+    jobs = list(jobs)
+    return [] if not jobs else _app_of(jobs).client.block(_gather, jobs, timeout, return_exceptions)
+
+
+async def agather(
+    jobs: Iterable[JobHandle[R]], timeout: Timeout = None, *, return_exceptions: bool = False
+) -> list[R]:
+    jobs = list(jobs)
+    if not jobs:
+        return []
+    return await giving_back_slot(_app_of(jobs).client.run(_gather, jobs, timeout, return_exceptions))
+
+
+async def _next_over(link: Link, pending: Collection[str], deadline: float | None) -> set[str]:
+    over = await link.ended(pending, None if deadline is None else deadline - link.time())
+    if not over:
+        id = next(iter(pending))
+        raise JobTimeout(id, f"{len(pending)} jobs were not over in time, {id} among them; they go on")
+    return over
+
+
+async def _start_watching(link: Link, ids: list[str], timeout: Timeout) -> float | None:
+    deadline = _deadline(link, timeout)
+    await link.watch(ids)
+    return deadline
+
+
+async def _stop_watching(link: Link, ids: list[str]) -> None:
+    link.unwatch(ids)
+
+
+def as_completed(jobs: Iterable[JobHandle[R]], timeout: Timeout = None) -> Iterator[JobHandle[R]]:
+    """The jobs, each as soon as it is over, however it ended: `job.get()` then returns or raises at once."""
+    forbid_on_worker_loop("dray.as_completed()", "async for job in dray.aas_completed()")
+    pending = {job.id: job for job in jobs}
+    if not pending:
+        return
+    client, ids = _app_of(list(pending.values())).client, list(pending)
+    deadline = client.block(_start_watching, ids, timeout)
+    try:
+        while pending:
+            for id in client.block(_next_over, pending.keys(), deadline):
+                yield pending.pop(id)
+    finally:
+        client.block(_stop_watching, ids)
+
+
+async def aas_completed(jobs: Iterable[JobHandle[R]], timeout: Timeout = None) -> AsyncIterator[JobHandle[R]]:
+    pending = {job.id: job for job in jobs}
+    if not pending:
+        return
+    client, ids = _app_of(list(pending.values())).client, list(pending)
+    deadline = await client.run(_start_watching, ids, timeout)
+    try:
+        while pending:
+            for id in await giving_back_slot(client.run(_next_over, pending.keys(), deadline)):
+                yield pending.pop(id)
+    finally:
+        await client.run(_stop_watching, ids)
+
+
+def _app_of(jobs: Sequence[JobHandle[Any]]) -> App:
+    apps = {id(job.app): job.app for job in jobs}
+    if len(apps) > 1:
+        names = ", ".join(sorted(app.name for app in apps.values()))
+        raise InvalidInput("jobs", names, "jobs of one app can be waited for together")
+    return jobs[0].app
