@@ -1,0 +1,210 @@
+"""The root of the command line: which commands there are, and how errors end.
+
+Nothing here loads a command before it is called, so that `dray --help` is quick.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Final, TextIO
+
+import click
+
+from dray.cli.target import REACHING, json_option, target_options
+from dray.errors import BrokerAway, BrokerError, DrayError, InvalidSettings
+from dray.settings import hide_password
+
+COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "Run": {
+        "worker": ("worker", "Run a worker."),
+        "scheduler": ("worker", "Run schedules and recovery only, no jobs."),
+        "demo": ("demo", "See it work: a tour that ends by itself."),
+    },
+    "Jobs": {
+        "enqueue": ("enqueue", "Enqueue a job from the shell."),
+        "jobs": ("jobs", "List, show, cancel, retry and delete jobs."),
+        "why": ("jobs", "Tell why a job stands where it stands."),
+        "dead": ("dead", "List, replay and purge dead jobs."),
+    },
+    "Operate": {
+        "queues": ("queues", "List, pause, resume, limit and purge queues."),
+        "workers": ("workers", "See who is at work."),
+    },
+    "Check": {
+        "doctor": ("doctor", "Find what is wrong or risky, and what to do."),
+        "bench": ("bench", "Measure the configured broker quickly."),
+    },
+}
+"""Section → command → the module it is in, and its line in `dray --help`."""
+
+_PLACES: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
+
+PIPE_CLOSED: Final = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
+INTERRUPTED: Final = 128 + signal.SIGINT
+
+
+class PipeClosed(Exception):
+    """Whoever read our output has gone away (`dray jobs ls | head`)."""
+
+
+class Suggesting(click.Group):
+    """A group that answers a mistyped command with the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=2, cutoff=0.6)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"`{ctx.command_path} --help` lists them"
+            raise click.UsageError(f"no command is named {name!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Root(Suggesting):
+    """Finds commands by name and loads their module when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_PLACES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _PLACES:
+            return None
+        module = import_module(f"dray.cli.{_PLACES[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, _PLACES))
+        for section, commands in COMMANDS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), entry[1]) for name, entry in commands.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # Before click sees it: it would end with 1, as if something had failed.
+            raise PipeClosed from error
+        except BrokerError as error:
+            url, began = ctx.meta.get(REACHING, (None, 0.0))
+            if url is None:
+                raise
+            raise BrokerTrouble(error, url, time.monotonic() - began) from error
+
+
+class BrokerTrouble(click.ClickException):
+    """A broker that does not do what was asked: which one, for how long it was tried, what to look at."""
+
+    def __init__(self, error: BrokerError, url: str, seconds: float) -> None:
+        lines = [str(error), f"  broker: {hide_password(url)} (tried for {seconds:.1f} s)"]
+        if isinstance(error, BrokerAway):
+            lines.append("  is it running and reachable from here? `dray doctor` looks closer;")
+            lines.append("  --broker URL or DRAY_BROKER_URL names another one")
+        super().__init__("\n".join(lines))
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"dray {import_module('dray').__version__}")
+        ctx.exit()
+
+
+@click.command(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Without -A, commands that look and act (jobs, dead, queues, workers, doctor) need a broker only.",
+)
+@target_options
+@json_option
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def cli() -> None:
+    """dray: a distributed task queue for Python.
+
+    Settings come from options, DRAY_* variables, dray.toml or [tool.dray] in pyproject.toml.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 well, 1 failed, 2 called wrongly."""
+    _never_fail_to_print(sys.stdout, sys.stderr)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            result = cli.main(args=args, prog_name="dray", standalone_mode=False)
+            sys.stdout.flush()
+        except (PipeClosed, BrokenPipeError):
+            _let_go_of_stdout()
+            return PIPE_CLOSED
+        except click.exceptions.Exit as end:
+            return end.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("dray: stopped", err=True)
+            return INTERRUPTED
+        except (click.ClickException, DrayError, OSError) as error:
+            return _report(error)
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _report(error: click.ClickException | DrayError | OSError) -> int:
+    if os.environ.get("DRAY_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error)
+    if isinstance(error, click.UsageError):
+        context = error.ctx
+        if context is not None:
+            click.echo(context.get_usage(), err=True)
+            click.echo(f"`{context.command_path} --help` tells more.\n", err=True)
+    text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    click.secho(f"dray: {text}", err=True, fg="red", color=None if "NO_COLOR" not in os.environ else False)
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    return 2 if isinstance(error, InvalidSettings) else 1
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    click.echo(f"dray: warning: {message}", err=True)
+
+
+def _never_fail_to_print(*streams: object) -> None:
+    """A terminal that cannot show a character shows its number; it must not end the command."""
+    for stream in streams:
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _let_go_of_stdout() -> None:
+    """So that the interpreter's last flush does not fail again."""
+    try:
+        handle = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(handle, sys.stdout.fileno())
+        os.close(handle)
+    except (OSError, ValueError):
+        pass
+
+
+def known_commands() -> Iterable[str]:
+    """Every command, for docs and tests."""
+    return _PLACES

@@ -1,0 +1,130 @@
+"""From the options of a command to the app it works on."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import click
+
+from dray.app import App
+from dray.broker.sqlite.options import read_url
+from dray.cli.target import REACHING, chosen
+from dray.client import Client, opener
+from dray.errors import AppNotFound
+from dray.loading import load_app
+from dray.settings import Loaded, hide_password, load, override
+
+
+def settings_here() -> Loaded:
+    """The settings of this folder and environment, with the command's own options on top."""
+    return override(load(), options())
+
+
+def options() -> dict[str, object]:
+    """`--broker` and `--namespace`, as settings."""
+    given = {"broker_url": chosen("broker"), "namespace": chosen("namespace")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def app_path(loaded: Loaded) -> str | None:
+    return chosen("app") or loaded.app
+
+
+def open_app() -> App:
+    """The user's app, on the broker that the options name."""
+    path = app_path(load())
+    if path is None:
+        raise click.UsageError(
+            'which app? Give -A module:attribute, set DRAY_APP, or write app = "module:attribute" under'
+            " [tool.dray] in pyproject.toml"
+        )
+    return _ready(_with_options(load_app(path)), must_exist=False)
+
+
+def open_store(*, must_exist: bool = True) -> App:
+    """The app if one is named, else a nameless one for the broker alone."""
+    loaded = settings_here()
+    path = app_path(loaded)
+    given = options()
+    if path is not None and len(given) < 2:
+        try:
+            return _ready(_with_options(load_app(path)), must_exist)
+        except AppNotFound as error:
+            raise AppNotFound(f"{error}\n  --broker URL and --namespace NAME work without the app") from error
+    if loaded.origins["namespace"] == "default":
+        loaded = override(loaded, {"namespace": _only_namespace(loaded)})
+    return _ready(nameless(loaded), must_exist)
+
+
+def nameless(loaded: Loaded) -> App:
+    """An app without tasks, for looking and acting."""
+    return point(App("dray"), loaded)
+
+
+def point(app: App, loaded: Loaded) -> App:
+    """Let an app work with other settings than those it was made with."""
+    settings = loaded.settings
+    app.loaded, app.settings = loaded, settings
+    app.client = Client(opener(settings.broker_url, settings.namespace, settings.retention))
+    return app
+
+
+def _with_options(app: App) -> App:
+    given = options()
+    return point(app, override(app.loaded, given)) if given else app
+
+
+def _ready(app: App, must_exist: bool) -> App:
+    url = app.settings.broker_url
+    if url.startswith("memory:"):
+        raise click.ClickException(
+            "memory:// lives inside one process, so there is nothing to see or do from here; "
+            "use sqlite:///path or a server, or `app.testing()` in that process"
+        )
+    if must_exist and url.startswith("sqlite:") and not store_file(url).exists():
+        raise click.ClickException(
+            f"there is no database at {store_file(url)}: nothing was enqueued yet, or it is another one\n"
+            "  -A module:attribute uses the app's broker, --broker URL names one; the embedded default\n"
+            "  belongs to the nearest folder with pyproject.toml, dray.toml or .git"
+        )
+    ctx = click.get_current_context()
+    ctx.meta[REACHING] = (url, time.monotonic())
+    ctx.call_on_close(app.close)
+    return app
+
+
+def store_file(url: str) -> Path:
+    """The file behind a sqlite URL."""
+    return Path(read_url(url).path).absolute()
+
+
+def _only_namespace(loaded: Loaded) -> str:
+    """Without an app the namespace is not known; if the file holds just one, it is meant."""
+    names = namespaces(loaded.settings.broker_url)
+    if len(names) == 1:
+        return names[0]
+    if names and loaded.settings.namespace not in names:
+        raise click.UsageError(
+            f"{hide_password(loaded.settings.broker_url)} holds several namespaces ({', '.join(names)}):"
+            " choose with --namespace, or give -A"
+        )
+    return loaded.settings.namespace
+
+
+def namespaces(url: str) -> list[str]:
+    """The namespaces in an embedded broker's file; none when it cannot be told (the opening will say why)."""
+    if not url.startswith("sqlite:"):
+        return []
+    file = store_file(url)
+    if not file.is_file():
+        return []
+    try:
+        connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=1)
+        try:
+            return [row[0] for row in connection.execute("SELECT name FROM namespaces ORDER BY name")]
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return []

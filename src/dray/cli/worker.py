@@ -1,0 +1,107 @@
+"""`dray worker` and `dray scheduler`: from options to a running worker."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from dray.cli.opening import app_path, options
+from dray.cli.output import note, say
+from dray.cli.probe import Probed, probe
+from dray.cli.target import target_options
+from dray.settings import Settings, load, override
+from dray.settings.table import TABLE
+from dray.worker.supervisor import run_worker
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPTIONS: Final = {
+    "queues": ("-Q", "NAMES"),
+    "concurrency": ("-c", "N"),
+    "processes": ("-p", "N"),
+    "mode": (None, "MODE"),
+    "tasks": (None, "NAMES"),
+    "priorities": (None, "LIST"),
+    "max_jobs_per_process": (None, "N"),
+    "max_memory": (None, "SIZE"),
+    "lease": (None, "DURATION"),
+    "stall_limit": (None, "DURATION"),
+    "shutdown_grace": (None, "DURATION"),
+    "log_level": (None, "LEVEL"),
+    "log_format": (None, "FORMAT"),
+}
+"""Settings that are options of the command: letter, and what stands for the value."""
+SCHEDULER_OPTIONS: Final = ("lease", "shutdown_grace", "log_level", "log_format")
+
+
+def _setting_options(*names: str) -> Callable[[F], F]:
+    """An option for each setting; the settings check the values, all at once."""
+
+    def add(command: F) -> F:
+        for name in reversed(names):
+            letter, metavar = OPTIONS[name]
+            flags = [f"--{name.replace('_', '-')}", *([letter] if letter else [])]
+            command = click.option(*flags, name, metavar=metavar, help=TABLE[name].help)(command)
+        return command
+
+    return add
+
+
+@click.command("worker")
+@_setting_options(*OPTIONS)
+@click.option("--burst", is_flag=True, help="Stop when nothing is left to run.")
+@click.option("--reload", is_flag=True, help="Restart the executors when Python files here change.")
+@target_options
+def worker_command(burst: bool, reload: bool, **given: Any) -> int:
+    """Run a worker: a supervisor and its executor processes.
+
+    The first SIGTERM or Ctrl-C stops taking jobs and lets running ones finish for the shutdown grace, then
+    hands them back; a second one hands them back at once. Lists are separated by commas.
+    """
+    return _run(given, burst=burst, reload=reload)
+
+
+@click.command("scheduler")
+@_setting_options(*SCHEDULER_OPTIONS)
+@target_options
+def scheduler_command(**given: Any) -> int:
+    """Run schedules and recovery only, no jobs: the same as `dray worker --mode scheduler-only`."""
+    return _run({**given, "mode": "scheduler-only"}, burst=False, reload=False)
+
+
+def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
+    chosen = options() | {name: value for name, value in given.items() if value is not None}
+    path = app_path(load())
+    if path is None:
+        raise click.UsageError(
+            'which app? Give -A module:attribute, set DRAY_APP, or write app = "module:attribute" under'
+            " [tool.dray] in pyproject.toml"
+        )
+    probed = probe(path)
+    settings = override(probed.loaded, chosen).settings
+    if settings.broker_url.startswith("memory:"):
+        raise click.ClickException(
+            "memory:// lives inside one process: a worker would never see what others enqueue; "
+            "use sqlite:///path (the default) or a server, or `app.testing()` to run jobs in tests"
+        )
+    _check_tasks(settings, probed)
+    _mention_unserved(settings, probed)
+    return run_worker(path, settings, burst=burst, reload=reload, announce=say)
+
+
+def _check_tasks(settings: Settings, probed: Probed) -> None:
+    for name in settings.tasks or ():
+        if name not in probed.tasks:
+            near = difflib.get_close_matches(name, probed.tasks, n=2, cutoff=0.5)
+            known = f"did you mean {' or '.join(near)}?" if near else f"known are: {', '.join(probed.tasks)}"
+            raise click.ClickException(f"tasks: the app has no task named {name!r}; {known}")
+
+
+def _mention_unserved(settings: Settings, probed: Probed) -> None:
+    """Tasks whose queue this worker leaves alone: mostly meant so, sometimes forgotten."""
+    left = sorted({queue for queue in probed.tasks.values() if queue not in settings.queues})
+    if left and settings.runs_jobs and settings.tasks is None:
+        note(f"note: this worker does not serve queue {', '.join(left)}, which the app's tasks use (-Q)")
