@@ -1,0 +1,92 @@
+"""Who is at work: each worker keeps a document about itself in the broker.
+
+It is written again with every heartbeat and expires after two leases, so that a worker that died in whatever
+way drops off the roster by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from dray.broker.verbs import Broker
+
+KIND: Final = "worker"
+
+
+class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One executor process of a worker, as its supervisor sees it."""
+
+    number: int
+    """Counts the processes this worker has started; never used twice."""
+    pid: int
+    session: str | None = None
+    """None until it has opened one."""
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    beat_age: int = 0
+    """Milliseconds since its event loop last turned."""
+    tried_age: int | None = None
+    """Milliseconds since it last asked for work and got an answer; None before the first time."""
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One `dray worker`: what it serves and how it fares."""
+
+    id: str
+    host: str
+    pid: int
+    started: int
+    """Milliseconds since the epoch, like all times here."""
+    seen: int
+    queues: tuple[str, ...] = ()
+    priorities: tuple[int, ...] | None = None
+    """None: all."""
+    tasks: tuple[str, ...] = ()
+    """The tasks it can run; empty until its first executor has started."""
+    processes: int = 0
+    concurrency: int = 0
+    mode: str = "default"
+    version: str = ""
+    state: Literal["running", "stopping"] = "running"
+    executors: tuple[ExecutorInfo, ...] = ()
+    leader: bool = False
+    """Whether it does the duties (sweeping and the like) for all."""
+
+    @property
+    def running(self) -> int:
+        return sum(executor.running for executor in self.executors)
+
+    def serves(self, queue: str, task: str, priority: int) -> bool:
+        """Whether it would take such a job."""
+        return (
+            self.state == "running"
+            and queue in self.queues
+            and task in self.tasks
+            and (self.priorities is None or priority in self.priorities)
+        )
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(WorkerInfo).decode
+
+
+async def write_worker(broker: Broker, info: WorkerInfo, ttl: int) -> None:
+    await broker.doc(KIND, info.id, _encode(info), ttl=ttl)
+
+
+async def delete_worker(broker: Broker, id: str) -> None:
+    await broker.doc(KIND, id, None)
+
+
+async def read_workers(broker: Broker) -> list[WorkerInfo]:
+    """All workers that wrote lately, by id. One that cannot be read (another version's) is left out."""
+    found = []
+    for doc in await broker.docs(KIND):
+        try:
+            found.append(_decode(doc.value))
+        except msgspec.MsgspecError:
+            continue
+    return found

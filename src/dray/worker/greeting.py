@@ -1,0 +1,53 @@
+"""Who a worker is and what it says about itself when it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Collection
+from importlib import metadata
+from typing import Final
+
+from dray.settings import Settings, hide_password
+
+TASKS_SHOWN: Final = 20
+
+
+def new_worker_id() -> str:
+    """Host, process and a random part: printable, and never the same twice."""
+    host = re.sub(r"[^A-Za-z0-9_.-]+", "-", socket.gethostname())[:60] or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def version() -> str:
+    try:
+        return metadata.version("dray")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "(not installed)"
+
+
+def greeting(worker: str, settings: Settings, executors: int, tasks: Collection[str]) -> str:
+    """One short block: what runs here, for whom, and how to stop it."""
+    lines = [
+        f"dray {version()} worker {worker}",
+        f"  broker   {hide_password(settings.broker_url)} (namespace {settings.namespace})",
+    ]
+    if executors:
+        lines += [
+            f"  queues   {', '.join(settings.queues)}",
+            f"  running  {executors} processes × {settings.concurrency} jobs",
+            f"  tasks    {_listed(sorted(tasks))}",
+        ]
+    else:
+        lines.append("  running  no jobs: schedules and recovery only")
+    lines.append("  stop with Ctrl-C or SIGTERM; a second time hands running jobs back at once")
+    return "\n".join(lines)
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "none: the app registers no task that this worker may run"
+    more = len(names) - TASKS_SHOWN
+    return ", ".join(names[:TASKS_SHOWN]) + (f" and {more} more" if more > 0 else "")

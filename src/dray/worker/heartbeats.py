@@ -1,0 +1,92 @@
+"""A worker's signs of life: the leases of all its executors in one call, and its line on the roster."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from dray.broker.verbs import Beat, Heard
+from dray.errors import BrokerError
+from dray.roster import WorkerInfo, delete_worker, write_worker
+from dray.worker.channel import Told
+from dray.worker.executors import Executor
+from dray.worker.lifeline import FIRST_PAUSE, LONGEST_PAUSE, Lifeline, Pauses
+
+TELL_EVERY: Final = 2.0
+"""Seconds between updates of the roster while something changes."""
+
+
+class Heartbeats:
+    """Renews sessions and keeps the roster, for as long as its tasks run."""
+
+    def __init__(
+        self,
+        line: Lifeline,
+        *,
+        lease: int,
+        heartbeat: int,
+        executors: Sequence[Executor],
+        describe: Callable[[], WorkerInfo],
+    ) -> None:
+        self._line, self._lease, self._every = line, lease, heartbeat / 1000
+        self._executors, self._describe = executors, describe
+        self._told: WorkerInfo | None = None
+        self._told_at = 0.0
+
+    async def renew_for_ever(self) -> None:
+        longest = min(self._every, LONGEST_PAUSE)
+        pauses = Pauses(FIRST_PAUSE, longest)
+        while True:
+            try:
+                await self.renew()
+                pauses, pause = Pauses(FIRST_PAUSE, longest), self._every
+            except (BrokerError, OSError):  # the line has logged it
+                pause = pauses.next()
+            await asyncio.sleep(pause)
+
+    async def renew(self) -> None:
+        """Keep what all executors hold, and pass on what the broker has to say to each."""
+        open = [(one, one.session) for one in self._executors if one.session is not None]
+        if not open:
+            return
+        beats = [Beat(session, self._lease) for _, session in open]
+        answers = await self._line.ask(lambda broker: broker.renew(beats))
+        for (executor, session), heard in zip(open, answers, strict=True):
+            if executor.session == session:  # else it went on to another meanwhile
+                _pass_on(executor, session, heard)
+
+    async def tell_for_ever(self) -> None:
+        """Write the worker's document with each heartbeat, and soon after anything in it has changed."""
+        while True:
+            info = self._describe()
+            due = time.monotonic() - self._told_at >= self._every
+            if due or self._told is None or _lasting(info) != _lasting(self._told):
+                await self.tell(info)
+            await asyncio.sleep(min(TELL_EVERY, self._every))
+
+    async def tell(self, info: WorkerInfo) -> None:
+        await self._line.ask(lambda broker: write_worker(broker, info, 2 * self._lease))
+        self._told, self._told_at = info, time.monotonic()
+
+    async def leave(self, worker: str) -> None:
+        await self._line.ask(lambda broker: delete_worker(broker, worker))
+
+
+def _pass_on(executor: Executor, session: str, heard: Heard) -> None:
+    if heard.opened or heard.epoch != executor.epoch:
+        executor.lapse()
+    elif heard.lost or heard.cancelled:
+        executor.send(Told(session, heard.lost, heard.cancelled))
+
+
+def _lasting(info: WorkerInfo) -> WorkerInfo:
+    """Without what changes by the mere passing of time."""
+    executors = tuple(
+        msgspec.structs.replace(one, beat_age=0, tried_age=None if one.tried_age is None else 0)
+        for one in info.executors
+    )
+    return msgspec.structs.replace(info, seen=0, executors=executors)

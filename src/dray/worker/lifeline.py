@@ -1,0 +1,108 @@
+"""A supervisor's line to the broker: opened however long that takes, and used whatever becomes of it.
+
+An outage is logged once when it begins and once when it is over. What must reach the broker is said again
+until it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from dray.broker.verbs import Broker
+from dray.errors import BrokerAway, BrokerError
+
+T = TypeVar("T")
+Open = Callable[[], Awaitable[Broker]]
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
+
+log = logging.getLogger("dray.worker")
+
+
+class Pauses:
+    """Growing, capped, jittered pauses between tries."""
+
+    def __init__(self, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> None:
+        self._next, self._longest = first, longest
+
+    def next(self) -> float:
+        pause, self._next = self._next, min(self._next * 2, self._longest)
+        return pause * random.uniform(0.75, 1.25)  # noqa: S311 (jitter)
+
+
+class Lifeline:
+    """A broker, and whether it answers."""
+
+    def __init__(self, broker: Broker, lease: float, since: float | None = None) -> None:
+        self.broker, self._lease = broker, lease
+        self.answers = asyncio.Event()
+        """Whether the last call was answered."""
+        self.answers.set()
+        self._answered = time.monotonic() if since is None else since
+        self._doubtful_until = 0.0
+        self._note_answer()
+
+    @classmethod
+    async def open(cls, open: Open, lease: float) -> Lifeline:
+        """Open the broker; while it is away, keep trying. Any other error is the caller's to report."""
+        pauses, began, away = Pauses(), time.monotonic(), False
+        while True:
+            try:
+                broker = await open()
+            except BrokerAway as error:
+                if not away:
+                    log.warning("the broker is away, it is tried until it answers: %s", error)
+                away = True
+                await asyncio.sleep(pauses.next())
+                continue
+            if away:
+                log.warning("the broker answers after %.1f s", time.monotonic() - began)
+            return cls(broker, lease, began)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it was out of touch for a lease, less than a lease ago.
+
+        Then others probably were too, and their leases ran out though they live: it must not judge them
+        before they had time to say so.
+        """
+        return time.monotonic() < self._doubtful_until
+
+    async def ask(self, call: Callable[[Broker], Awaitable[T]]) -> T:
+        """One try. An error of the broker is noted, and raised."""
+        try:
+            answer = await call(self.broker)
+        except (BrokerError, OSError) as error:
+            self._note_silence(error)
+            raise
+        self._note_answer()
+        return answer
+
+    async def insist(self, call: Callable[[Broker], Awaitable[T]]) -> T:
+        """Try until there is an answer. Give it a deadline with `asyncio.timeout` where there is one."""
+        pauses = Pauses()
+        while True:
+            try:
+                return await self.ask(call)
+            except (BrokerError, OSError):
+                await asyncio.sleep(pauses.next())
+
+    def _note_silence(self, error: Exception) -> None:
+        if self.answers.is_set():
+            self.answers.clear()
+            log.warning("the broker is away; running jobs go on, it is tried until it answers: %s", error)
+
+    def _note_answer(self) -> None:
+        now = time.monotonic()
+        gap, self._answered = now - self._answered, now
+        if gap > self._lease:
+            self._doubtful_until = now + self._lease
+        if not self.answers.is_set():
+            self.answers.set()
+            log.warning("the broker answers again after %.1f s", gap)

@@ -1,0 +1,332 @@
+"""The supervisor: a worker's first process. It runs no user code, so nothing that a job does can stop it.
+
+It keeps its executors' sessions alive, kills those that hang, replaces those that die, passes signals on,
+does its share of the duties, and keeps its line on the roster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from dray.broker import Broker, connect
+from dray.broker.verbs import Filter
+from dray.errors import BrokerError, DrayError, InvalidInput
+from dray.roster import WorkerInfo
+from dray.settings import Settings
+from dray.worker import pulse as clock
+from dray.worker.burst import nothing_left
+from dray.worker.channel import Message, Started
+from dray.worker.duties import Duties
+from dray.worker.endings import Endings
+from dray.worker.executors import Executor, Plan
+from dray.worker.greeting import greeting, new_worker_id, version
+from dray.worker.heartbeats import Heartbeats
+from dray.worker.launch import plan_for
+from dray.worker.lifeline import Lifeline
+from dray.worker.posts import Posts, Rules
+from dray.worker.reload import Watch
+
+TICK: Final = 0.5
+"""Seconds between looks at the pulses."""
+LATE: Final = 2_500_000_000
+"""Nanoseconds: a look that comes so late means that we were stopped ourselves."""
+MARGIN: Final = 5.0
+"""Seconds that executors get to end beyond their grace, and the broker to hear of it."""
+RELOAD_EVERY: Final = 1.0
+RELOAD_GRACE: Final = 2_000
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+log = logging.getLogger("dray.worker")
+
+
+def run_worker(
+    app_path: str,
+    settings: Settings,
+    *,
+    burst: bool = False,
+    reload: bool = False,
+    announce: Callable[[str], None] = print,
+) -> int:
+    """Run a worker until it is told to stop (or, with `burst`, until nothing is left); its exit code.
+
+    0 is an orderly end; 1 means that it could not work, and the reason was logged. For the main thread only.
+    """
+    supervisor = Supervisor(app_path, settings, burst=burst, reload=reload, announce=announce)
+    return asyncio.run(supervisor.run())
+
+
+def executors_of(settings: Settings) -> int:
+    """How many executor processes a worker of this mode has."""
+    if not settings.runs_jobs:
+        return 0
+    return 1 if settings.mode == "thin" else settings.processes
+
+
+class Supervisor:
+    """One worker. `run` is its whole life."""
+
+    def __init__(
+        self,
+        app_path: str,
+        settings: Settings,
+        *,
+        burst: bool = False,
+        reload: bool = False,
+        announce: Callable[[str], None] = print,
+        plan: Plan | None = None,
+    ) -> None:
+        self.id = new_worker_id()
+        self._settings, self._announce = settings, announce
+        self._burst, self._reload = burst, reload
+        self._plan = plan or plan_for(app_path, settings, self.id, burst=burst)
+        self._size = executors_of(settings)
+        self._began = _wall_clock()
+        self._state: Literal["running", "stopping"] = "running"
+        self._reason: str | None = None
+        """Why it cannot work."""
+        self._asked = 0
+        """How many times it was told to stop."""
+        self._stop = asyncio.Event()
+        self._deadline = 0.0
+        self._greeted = False
+        self._tasks: frozenset[str] = frozenset()
+        self._work: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        self._listen()
+        try:
+            line = await self._open()
+        except DrayError as error:
+            log.error("the worker cannot start: %s", error)
+            return 1
+        if line is None:
+            return 0
+        try:
+            await self._live(line)
+        finally:
+            await line.broker.close()
+        if self._reason is not None:
+            log.error("the worker cannot go on: %s", self._reason)
+        return 0 if self._reason is None else 1
+
+    async def _open(self) -> Lifeline | None:
+        """The broker, whenever it answers; None if we are told to stop before."""
+        url = self._settings.broker_url
+        if url.startswith("memory:"):
+            raise InvalidInput(
+                "broker_url", url, "a worker's processes share a broker: sqlite:// or redis://"
+            )
+        opening = asyncio.create_task(Lifeline.open(self._connect, self._settings.lease / 1000))
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if opening.done():
+            return opening.result()
+        opening.cancel()
+        await asyncio.wait((opening,))
+        return None
+
+    async def _connect(self) -> Broker:
+        settings = self._settings
+        return await connect(settings.broker_url, settings.namespace, retention=settings.retention)
+
+    async def _live(self, line: Lifeline) -> None:
+        settings = self._settings
+        self._posts = posts = Posts(
+            self._size,
+            self._plan,
+            line,
+            Endings(line, settings.queues),
+            Rules(grace=settings.shutdown_grace, patient=self._reload),
+            heard=self._hear,
+            broken=self._bear_broken,
+        )
+        self._duties = Duties(line, self.id, lease=settings.lease, interval=settings.sweep_interval)
+        beats = Heartbeats(
+            line,
+            lease=settings.lease,
+            heartbeat=settings.heartbeat,
+            executors=posts.executors,
+            describe=self._describe,
+        )
+        # Sent by a terminal that is closed; where there is none, the usual word for "use the new code".
+        attended = sys.stdin is not None and sys.stdin.isatty()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.stop if attended else self.restart)
+        posts.fill()
+        for work in (beats.renew_for_ever, beats.tell_for_ever, self._duties.run, self._watch):
+            self._begin(work)
+        if self._burst:
+            self._begin(lambda: self._watch_burst(line))
+        if self._reload:
+            self._begin(self._watch_code)
+        if not self._size:
+            self._greet()
+        await self._stop.wait()
+        await self._wind_down(posts)
+        await self._end_work()
+        await self._say_goodbye(beats)
+
+    # stopping
+
+    async def _wind_down(self, posts: Posts) -> None:
+        self._state = "stopping"
+        grace = self._settings.shutdown_grace if self._reason is None and self._asked < 2 else 0
+        self._deadline = time.monotonic() + grace / 1000 + MARGIN
+        posts.stop(grace)
+        while posts.alive and (left := self._deadline - time.monotonic()) > 0:
+            posts.news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await posts.news.wait()
+        posts.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MARGIN):
+                await posts.rest()
+        await posts.close()
+
+    async def _say_goodbye(self, beats: Heartbeats) -> None:
+        with contextlib.suppress(BrokerError, OSError):  # then it all runs out by itself
+            async with asyncio.timeout(MARGIN):
+                await self._duties.give_up()
+                await beats.leave(self.id)
+
+    async def _end_work(self) -> None:
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self.stop)
+
+    def stop(self) -> None:
+        """The first time: in good order. The second: now. The third: at any price."""
+        self._asked += 1
+        self._stop.set()
+        if self._state != "stopping":
+            return
+        self._deadline = time.monotonic() + (MARGIN if self._asked == 2 else 0)
+        self._posts.stop(0)
+        self._posts.news.set()
+
+    def restart(self) -> None:
+        """Replace the executors one by one."""
+        if self._state == "running":
+            self._begin(self._posts.roll)
+
+    def _bear_broken(self, reason: str) -> None:
+        if self._reload:
+            self._announce(f"the code does not load; it is tried again when it changes\n{reason}")
+            return
+        self._reason = reason
+        self._stop.set()
+
+    # watching
+
+    async def _watch(self) -> None:
+        """Kill executors that hang. After we were stopped ourselves, they get time to show that they live."""
+        last = since = 0
+        while True:
+            await asyncio.sleep(TICK)
+            now = clock.now()
+            if now - last > LATE:
+                since = now
+            last = now
+            for executor in self._posts.executors:
+                why = executor.trouble(now, self._settings.stall_limit * 1_000_000, since)
+                if why is not None:
+                    self._posts.put_down(executor, why)
+
+    async def _watch_burst(self, line: Lifeline) -> None:
+        pause = TICK
+        while True:
+            await asyncio.sleep(pause)
+            began = time.monotonic()
+            if self._idle() and await line.ask(self._nothing_left) and self._idle():
+                self._stop.set()
+                return
+            pause = max(TICK, 10 * (time.monotonic() - began))
+
+    async def _nothing_left(self, broker: Broker) -> bool:
+        wanted = Filter(self._tasks if self._size else None, self._settings.priorities)
+        return await nothing_left(broker, self._settings.queues, wanted)
+
+    def _idle(self) -> bool:
+        """Whether somebody is at work here, and all who are have nothing to do."""
+        at_work = [one for one in self._posts.executors if one.started.is_set()]
+        return all(one.idle for one in at_work) and (bool(at_work) or not self._size)
+
+    async def _watch_code(self) -> None:
+        watch = await asyncio.to_thread(Watch, Path.cwd())
+        while True:
+            await asyncio.sleep(RELOAD_EVERY)
+            changed = await asyncio.to_thread(watch.changed)
+            if changed:
+                names = ", ".join(path.name for path in changed[:5])
+                self._announce(f"{names} changed: starting anew")
+                self._posts.again(RELOAD_GRACE)
+
+    # telling
+
+    def _hear(self, executor: Executor, message: Message) -> None:
+        if isinstance(message, Started):
+            allowed = self._settings.tasks
+            self._tasks = frozenset(name for name in message.tasks if allowed is None or name in allowed)
+            self._greet()
+
+    def _greet(self) -> None:
+        if not self._greeted:
+            self._greeted = True
+            self._announce(greeting(self.id, self._settings, self._size, self._tasks))
+
+    def _describe(self) -> WorkerInfo:
+        settings, now = self._settings, clock.now()
+        return WorkerInfo(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=self._began,
+            seen=_wall_clock(),
+            queues=settings.queues if self._size else (),
+            priorities=None if settings.priorities is None else tuple(sorted(settings.priorities)),
+            tasks=tuple(sorted(self._tasks)),
+            processes=self._size,
+            concurrency=settings.concurrency,
+            mode=settings.mode,
+            version=version(),
+            state=self._state,
+            executors=tuple(executor.info(now) for executor in self._posts.executors),
+            leader=self._duties.leader,
+        )
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.create_task(_guarded(work))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+
+async def _guarded(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Begin again what failed: a worker that has lost one of its loops would be worse than none."""
+    while True:
+        try:
+            return await work()
+        except (BrokerError, OSError):  # the line has logged it
+            pass
+        except Exception:
+            log.exception("a part of the supervisor failed, it is begun again")
+        await asyncio.sleep(1)
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000
