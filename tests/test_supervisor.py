@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import stand_in
-from crew import lines
+from crew import lines, looking_into
 
 from dray.broker import Broker, connect
 from dray.broker.verbs import Beat, Cancel, Filter, Ids, Pause, Resume, Scope
@@ -594,23 +594,28 @@ def test_a_file_that_is_moved_away_and_back_is_waited_for(
     on_bench(test)
 
 
-def test_a_broker_that_is_away_at_the_start_is_waited_for_and_a_stop_is_heard_meanwhile(
+def test_a_broker_that_is_away_at_the_start_is_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        folder = tmp_path / "later"
-        folder.write_text("not a folder yet")
-        url = f"sqlite:///{folder}/jobs.db"
-        settings = Settings(broker_url=url, namespace="dray", processes=1)
-        said: list[str] = []
-        supervisor = Supervisor("shop:app", settings, announce=said.append, plan=stand_in.plan(url, tmp_path))
-        running = asyncio.create_task(supervisor.run())
-        await eventually(lambda: running.done() or "away" in warnings_of(caplog), "the complaint")
-        if running.done():
-            pytest.skip("here this is no outage")
+        path = tmp_path / "jobs.db"
+        bench = Bench(tmp_path, None, f"sqlite:///{path}?timeout=50ms")  # type: ignore[arg-type]
+        with looking_into(path) as stranger:
+            stranger.execute("BEGIN EXCLUSIVE")
+            supervisor = bench.supervisor()
+            running = asyncio.create_task(supervisor.run())
+            await eventually(lambda: "the broker is away" in warnings_of(caplog), "the complaint")
+            supervisor.stop()
+            assert await running == 0
+
+            supervisor = bench.supervisor()
+            running = asyncio.create_task(supervisor.run())
+            await asyncio.sleep(0.5)
+            stranger.execute("ROLLBACK")
+        await eventually(lambda: bench.said, "the greeting")
         supervisor.stop()
         assert await running == 0
-        assert said == []
+        assert warnings_of(caplog).count("the broker is away") == 2
 
     asyncio.run(test())
 

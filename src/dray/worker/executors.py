@@ -43,10 +43,10 @@ LINGER: Final = 5_000_000_000
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """A command line, and what it finds in its environment beside ours."""
+    """A command line, and the environment it is started in; None: ours."""
 
     command: Sequence[str]
-    environment: Mapping[str, str] = {}
+    environment: Mapping[str, str] | None = None
 
 
 Plan = Callable[[int, int, int, int], Launch]
@@ -108,7 +108,7 @@ class Executor:
         # has started can be killed with it.
         self._process = subprocess.Popen(  # noqa: S603 (our own program)
             list(launch.command),
-            env={**os.environ, **launch.environment},
+            env=launch.environment,
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             process_group=0,

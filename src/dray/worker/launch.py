@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dray.settings import Settings
-from dray.worker.executors import Plan
+from dray.worker.config import ExecutorConfig
+from dray.worker.executors import Launch, Plan
 
 
 def plan_for(app_path: str, settings: Settings, worker: str, *, burst: bool) -> Plan:
-    """Plans executors of the real kind."""
-    return lambda *_: None  # type: ignore[return-value]
+    """Executors that run the tasks of an app, found from the folder the worker was started in."""
+    folder = str(Path.cwd())
+
+    def plan(number: int, channel: int, pulse: int, stacks: int) -> Launch:
+        config = ExecutorConfig(
+            app=app_path,
+            settings=settings,
+            folder=folder,
+            worker=worker,
+            number=number,
+            burst=burst,
+            channel=channel,
+            pulse=pulse,
+            stacks=stacks,
+        )
+        return Launch(config.command(), config.environ())
+
+    return plan
