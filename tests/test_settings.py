@@ -458,6 +458,8 @@ def test_the_command_line_outweighs_keywords_and_what_hangs_on_it_follows(empty:
     back = override(changed, {"mode": "default", "broker_url": "redis://h"})
     assert (back.settings.processes, back.settings.broker_url) == (cores(), "redis://h")
     assert override(loaded, {}) == loaded
+    relative = override(loaded, {"broker_url": "sqlite:///x.db"})
+    assert override(relative, {"retries": 1}).settings.broker_url == "sqlite:///x.db"
     with pytest.raises(InvalidSettings, match="mode thin has one process"):
         override(loaded, {"mode": "thin", "processes": 2})
     with pytest.raises(InvalidSettings, match=r"lease='soon': .* \(command line\)"):

@@ -170,7 +170,12 @@ def _report(error: click.ClickException | DrayError | OSError) -> int:
             click.echo(context.get_usage(), err=True)
             click.echo(f"`{context.command_path} --help` tells more.\n", err=True)
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    click.secho(f"dray: {text}", err=True, fg="red", color=None if "NO_COLOR" not in os.environ else False)
+    click.secho(
+        f"dray: {hide_password(text)}",
+        err=True,
+        fg="red",
+        color=None if "NO_COLOR" not in os.environ else False,
+    )
     if isinstance(error, click.ClickException):
         return error.exit_code
     return 2 if isinstance(error, InvalidSettings) else 1

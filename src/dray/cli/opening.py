@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import sys
 import time
 from pathlib import Path
 
@@ -29,18 +31,31 @@ def options() -> dict[str, object]:
 
 
 def app_path(loaded: Loaded) -> str | None:
-    return chosen("app") or loaded.app
+    """`module:attribute`. One that a settings file names is found from every folder of its project."""
+    given = chosen("app")
+    if given is None and loaded.app is not None:
+        folder = str(loaded.folder)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        # For the processes that a worker starts.
+        paths = [folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    return given or loaded.app
 
 
-def open_app() -> App:
-    """The user's app, on the broker that the options name."""
+def needed_app_path() -> str:
     path = app_path(load())
     if path is None:
         raise click.UsageError(
             'which app? Give -A module:attribute, set DRAY_APP, or write app = "module:attribute" under'
             " [tool.dray] in pyproject.toml"
         )
-    return _ready(_with_options(load_app(path)), must_exist=False)
+    return path
+
+
+def open_app() -> App:
+    """The user's app, on the broker that the options name."""
+    return _ready(_with_options(load_app(needed_app_path())), must_exist=False)
 
 
 def open_store(*, must_exist: bool = True) -> App:
@@ -53,9 +68,7 @@ def open_store(*, must_exist: bool = True) -> App:
             return _ready(_with_options(load_app(path)), must_exist)
         except AppNotFound as error:
             raise AppNotFound(f"{error}\n  --broker URL and --namespace NAME work without the app") from error
-    if loaded.origins["namespace"] == "default":
-        loaded = override(loaded, {"namespace": _only_namespace(loaded)})
-    return _ready(nameless(loaded), must_exist)
+    return _ready(nameless(namespace_here(loaded)), must_exist)
 
 
 def nameless(loaded: Loaded) -> App:
@@ -100,17 +113,19 @@ def store_file(url: str) -> Path:
     return Path(read_url(url).path).absolute()
 
 
-def _only_namespace(loaded: Loaded) -> str:
+def namespace_here(loaded: Loaded) -> Loaded:
     """Without an app the namespace is not known; if the file holds just one, it is meant."""
+    if loaded.origins["namespace"] != "default":
+        return loaded
     names = namespaces(loaded.settings.broker_url)
     if len(names) == 1:
-        return names[0]
+        return override(loaded, {"namespace": names[0]})
     if names and loaded.settings.namespace not in names:
         raise click.UsageError(
             f"{hide_password(loaded.settings.broker_url)} holds several namespaces ({', '.join(names)}):"
             " choose with --namespace, or give -A"
         )
-    return loaded.settings.namespace
+    return loaded
 
 
 def namespaces(url: str) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from dray.cli.opening import app_path, options
+from dray.cli.opening import needed_app_path, options
 from dray.cli.output import note, say
 from dray.cli.probe import Probed, probe
 from dray.cli.target import target_options
-from dray.settings import Settings, load, override
+from dray.settings import Settings, override
 from dray.settings.table import TABLE
 from dray.worker.supervisor import run_worker
 
@@ -74,12 +74,7 @@ def scheduler_command(**given: Any) -> int:
 
 def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
     chosen = options() | {name: value for name, value in given.items() if value is not None}
-    path = app_path(load())
-    if path is None:
-        raise click.UsageError(
-            'which app? Give -A module:attribute, set DRAY_APP, or write app = "module:attribute" under'
-            " [tool.dray] in pyproject.toml"
-        )
+    path = needed_app_path()
     probed = probe(path)
     settings = override(probed.loaded, chosen).settings
     if settings.broker_url.startswith("memory:"):

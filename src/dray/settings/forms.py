@@ -256,8 +256,8 @@ def hide_password(text: str) -> str:
     >>> hide_password("redis://me:secret@host:6379/0")
     'redis://me:***@host:6379/0'
     """
-    text = re.sub(r"(://[^/?#@:]*):[^/?#]*@", r"\1:***@", text)
-    return re.sub(r"([?&](?:password|auth|token)=)[^&#]*", r"\1***", text, flags=re.IGNORECASE)
+    text = re.sub(r"(://[^/?#@:\s]*):[^/?#\s]*@", r"\1:***@", text)
+    return re.sub(r"([?&](?:password|auth|token)=)[^&#\s]*", r"\1***", text, flags=re.IGNORECASE)
 
 
 def _read_address(value: object) -> str:

@@ -19,6 +19,7 @@ from dray.settings.forms import hide_password
 from dray.settings.model import Settings
 from dray.settings.table import TABLE, THIN_CONCURRENCY, show, variable
 
+COMMAND_LINE: Final = "command line"
 KEYWORD: Final = "keyword"
 DEFAULT: Final = "default"
 _BY_MODE: Final = "mode"
@@ -103,7 +104,7 @@ def load(
     return _together(_read_values(sources), sources, folder, app_name, app)
 
 
-def override(loaded: Loaded, values: Mapping[str, object], origin: str = "command line") -> Loaded:
+def override(loaded: Loaded, values: Mapping[str, object], origin: str = COMMAND_LINE) -> Loaded:
     """The same settings with stronger values on top; what hangs on them (mode, lease) is worked out anew."""
     sources = _Sources()
     for name, value in values.items():
@@ -112,10 +113,15 @@ def override(loaded: Loaded, values: Mapping[str, object], origin: str = "comman
     for name, source in loaded.origins.items():
         derived = source == DEFAULT or source.startswith(_BY_MODE)
         if name not in sources.given and (not derived or name in ("broker_url", "namespace")):
-            rank = {KEYWORD: 3, DEFAULT: 0, origin: 4}.get(source, 2 if source.startswith("DRAY_") else 1)
             read[name] = getattr(loaded.settings, name)
-            sources.given[name] = _Given(read[name], source, rank)
+            sources.given[name] = _Given(read[name], source, _rank(source))
     return _together(read, sources, loaded.folder, None, loaded.app)
+
+
+def _rank(origin: str) -> int:
+    if origin.startswith("DRAY_"):
+        return 2
+    return {COMMAND_LINE: 4, KEYWORD: 3, DEFAULT: 0}.get(origin, 1)
 
 
 def _together(

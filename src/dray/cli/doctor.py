@@ -1,0 +1,149 @@
+"""`dray doctor`: what is wrong or risky here, and what to do about it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+
+import click
+
+from dray.app import App
+from dray.broker import SCHEMES
+from dray.cli import checkup, checkup_sqlite
+from dray.cli.checkup import Finding
+from dray.cli.opening import app_path, nameless, namespace_here, options, point, settings_here, store_file
+from dray.cli.output import Column, colored, say, say_json, say_table
+from dray.cli.target import json_option, target_options, wants_json
+from dray.errors import AppNotFound, DrayError, InvalidSettings
+from dray.loading import load_app
+from dray.settings import Loaded, describe, hide_password, override
+from dray.settings import show as shown
+
+
+@click.command("doctor")
+@click.option(
+    "--settings", "only_settings", is_flag=True, help="Print every setting and where it comes from."
+)
+@target_options
+@json_option
+def doctor_command(only_settings: bool) -> int:
+    """Look for what is wrong or risky: settings, app, broker, store, clock, queues, workers.
+
+    Each finding is ok, warn or fail, and says what to do. Ends with 1 if something failed.
+    """
+    if only_settings:
+        _print_settings(_app_settings())
+        return 0
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not wants_json():
+            _print(finding)
+    if wants_json():
+        say_json(findings)
+    else:
+        _summary(findings)
+    return 1 if any(finding.status == "fail" for finding in findings) else 0
+
+
+def _print(finding: Finding) -> None:
+    say(f"{colored(finding.status)}{' ' * (5 - len(finding.status))} {finding.check:<10} {finding.text}")
+    if finding.todo:
+        say(f"{'':17}→ {finding.todo}")
+
+
+def _summary(findings: list[Finding]) -> None:
+    failed, warned = (sum(f.status == status for f in findings) for status in ("fail", "warn"))
+    if failed or warned:
+        say(f"\n{failed} failed, {warned} to look at")
+    else:
+        say("\nall is well")
+
+
+def _app_settings() -> Loaded:
+    """The app's own settings if one is named, since keywords in code count too."""
+    loaded = settings_here()
+    path = app_path(loaded)
+    return loaded if path is None else override(load_app(path).loaded, options())
+
+
+def _print_settings(loaded: Loaded) -> None:
+    rows = [
+        (info.name, shown(info.name, getattr(loaded.settings, info.name)), loaded.origins[info.name])
+        for info in describe()
+    ]
+    if wants_json():
+        say_json([{"name": name, "value": value, "origin": origin} for name, value, origin in rows])
+    else:
+        say_table([Column("SETTING"), Column("VALUE"), Column("FROM")], rows)
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, in the order in which one thing rests on another."""
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    try:
+        loaded = settings_here()
+    except InvalidSettings as error:
+        for problem, origin in error.problems:
+            yield Finding("settings", "fail", f"{problem} ({origin})", "correct it there")
+        return
+    app, finding = _app(loaded)
+    yield finding
+    if app is None:
+        app, named = nameless(namespace_here(loaded)), False
+    else:
+        named = True
+    yield from _store(app, named)
+
+
+def _app(loaded: Loaded) -> tuple[App | None, Finding]:
+    path = app_path(loaded)
+    if path is None:
+        todo = 'give -A module:attribute, or write app = "module:attribute" in the settings file'
+        return None, Finding("app", "warn", "no app is named: its tasks are not checked", todo)
+    try:
+        app = load_app(path)
+        point(app, override(app.loaded, options()))
+    except (AppNotFound, InvalidSettings) as error:
+        return None, Finding("app", "fail", str(error), "mend it, or start from the app's folder")
+    return app, Finding("app", "ok", f"{path} has {len(app.tasks)} tasks")
+
+
+def _store(app: App, named: bool) -> Iterator[Finding]:
+    settings = app.settings
+    url = settings.broker_url
+    scheme = url.partition(":")[0]
+    place = f"{hide_password(url)} (namespace {settings.namespace})"
+    if scheme == "memory":
+        todo = "use sqlite:///path or a server for more than tests"
+        yield Finding("broker", "warn", "memory:// lives inside one process and ends with it", todo)
+        return
+    if scheme not in SCHEMES:
+        yield Finding(
+            "broker", "fail", f"{place}: this dray cannot open {scheme}://", f"use {', '.join(SCHEMES)}"
+        )
+        return
+    if scheme == "sqlite":
+        if not store_file(url).exists():
+            todo = "enqueue a job or start a worker, and it is made; or name another with --broker"
+            yield Finding("broker", "warn", f"{place}: there is no such file yet", todo)
+            return
+        yield from checkup_sqlite.check_file(settings)
+    yield Finding("broker", "ok", place)
+    try:
+        yield from _inside(app, named)
+    except DrayError as error:
+        yield Finding(
+            "broker", "fail", f"{place}: {error}", "see to it that it runs and can be reached from here"
+        )
+    finally:
+        app.close()
+
+
+def _inside(app: App, named: bool) -> Iterator[Finding]:
+    yield from checkup.check_broker(app)
+    workers, queues = app.workers.list(), app.queues.list()
+    yield from checkup.check_clock(workers)
+    yield from checkup.check_workers(queues, workers)
+    yield from checkup.check_queues(queues)
+    yield from checkup.check_tasks(app, named, workers)
