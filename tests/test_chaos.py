@@ -1,0 +1,38 @@
+"""The promise, under fire: every job that was acknowledged is completed exactly once."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from chaos import Chaos, Report
+
+JOBS = int(os.environ.get("DRAY_CHAOS_JOBS", "10000"))
+SEED = int(os.environ.get("DRAY_CHAOS_SEED", str(time.time_ns() % 1_000_000)))
+KILLING = float(os.environ.get("DRAY_CHAOS_SECONDS", str(max(15.0, JOBS / 800))))
+
+
+@pytest.mark.timeout(1800)
+def test_every_job_is_completed_exactly_once_whoever_is_killed(tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, f"sqlite:///{tmp_path / 'chaos.db'}?timeout=30s", JOBS, SEED, KILLING)
+    report = chaos.run(patience=KILLING + 90 + JOBS / 100)
+    told = told_by(report, tmp_path)
+    assert report.states == {"succeeded": JOBS}, told
+    assert report.gaps == 0, told
+    assert len(report.completed) == JOBS, told
+    assert set(report.completed.values()) == {1}, told
+    assert report.ran.keys() == set(range(JOBS)), told
+    assert report.problems == [], told
+    assert {"executor", "supervisor", "producer"} <= report.kills.keys(), told
+
+
+def told_by(report: Report, folder: Path) -> str:
+    """What a failure needs: the counts, the seed, and the last words of the workers."""
+    log = (folder / "workers.log").read_text(errors="replace")[-4000:]
+    again = sum(count - 1 for count in report.ran.values())
+    return (
+        f"seed {SEED}, {report.seconds:.0f} s, kills {dict(report.kills)}, states {dict(report.states)}, "
+        f"completed {len(report.completed)}, run again {again}, problems {report.problems}\n{log}"
+    )
