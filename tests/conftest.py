@@ -1,4 +1,4 @@
-"""What tests of the embedded broker's file start from."""
+"""What tests of the embedded broker's file, and of the command line, start from."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shell import Shell, make_shell
 from sqlite_file import LAYOUT, opened
 
 from dray.broker.sqlite.database import Database
@@ -29,3 +30,9 @@ def db(path: Path, layout: Path) -> Iterator[Database]:
     database = opened(path, layout)
     yield database
     database.close()
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """A project with an app, and the command `dray` in its folder."""
+    return make_shell(tmp_path / "shop", monkeypatch, capsys)

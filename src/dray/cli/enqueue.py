@@ -167,7 +167,7 @@ def _result(job: JobHandle[Any], seconds: float | None) -> int:
             say_json(out["result"])
     except JobFailed as error:
         code = FAILED
-        out["error"] = {"type": error.type, "message": error.error, "traceback": error.traceback}
+        out["error"] = {"type": error.type, "message": error.message, "traceback": error.traceback}
         note(f"{error}\n{error.traceback}".rstrip())
     except JobCancelled as error:
         code = FAILED

@@ -144,7 +144,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 well, 1 failed, 2 called wrongly."""
     _never_fail_to_print(sys.stdout, sys.stderr)
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = _Warned()
         try:
             result = cli.main(args=args, prog_name="dray", standalone_mode=False)
             sys.stdout.flush()
@@ -181,15 +181,24 @@ def _report(error: click.ClickException | DrayError | OSError) -> int:
     return 2 if isinstance(error, InvalidSettings) else 1
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    click.echo(f"dray: warning: {message}", err=True)
+class _Warned:
+    """Shows a warning as one line, and each text only once."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def __call__(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if str(message) not in self._shown:
+            self._shown.add(str(message))
+            click.echo(f"dray: warning: {message}", err=True)
 
 
 def _never_fail_to_print(*streams: object) -> None:

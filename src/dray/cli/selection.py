@@ -137,7 +137,7 @@ def unknown_queue(app: App, name: str) -> click.ClickException | None:
     known |= {task.options.queue or "default" for task in app.tasks.values()}
     if name in known:
         return None
-    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     hint = (
         f"did you mean {' or '.join(near)}?" if near else f"known are: {', '.join(sorted(known)) or 'none'}"
     )

@@ -1,0 +1,168 @@
+"""`dray queues` and `dray workers`."""
+
+from __future__ import annotations
+
+import pytest
+from shell import Shell
+
+from dray.client import Link
+from dray.job import OutcomeKind, State
+from dray.roster import ExecutorInfo, WorkerInfo, write_worker
+
+
+def test_queues_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    shell.enqueue("send", "x", delay=60)
+    lines = shell.run("queues", "ls").out.splitlines()
+    assert lines[0].split()[:4] == ["QUEUE", "WAITING", "SCHEDULED", "READY"]
+    assert [line.split()[0] for line in lines[1:]] == ["default", "email"]
+    default, email = shell.json("queues", "ls")
+    assert set(default) == {
+        "name",
+        "counts",
+        "paused",
+        "limits",
+        "paused_tasks",
+        "task_limits",
+        "next_due_at",
+        "oldest_ready_at",
+    }
+    assert set(default["counts"]) == {state.value for state in State} - {"not_found"}
+    assert default["counts"]["ready"] == 1
+    assert default["oldest_ready_at"].startswith("20")
+    assert email["next_due_at"].startswith("20")
+
+
+def test_no_queues_are_told_on_stderr_only(shell: Shell) -> None:
+    shell.run("jobs", "delete", shell.enqueue("add", 1))
+    ended = shell.run("queues", "ls")
+    assert (ended.out, "no queue holds" in ended.err) == ("", True)
+    assert shell.json("queues", "ls") == []
+
+
+def test_a_queue_is_paused_with_a_reason_and_goes_on(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    assert "default is paused" in shell.run("queues", "pause", "default", "--reason", "deploy").out
+    [queue] = shell.json("queues", "ls")
+    assert queue["paused"]["reason"] == "deploy"
+    assert queue["paused"]["at"].startswith("20")
+    assert "paused" in shell.run("queues", "ls").out
+    assert shell.json("queues", "resume", "default")["paused"] is None
+
+
+def test_one_task_of_a_queue_is_paused(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    shell.run("queues", "pause", "default", "--task", "add")
+    assert list(shell.json("queues", "ls")[0]["paused_tasks"]) == ["add"]
+    assert "paused: add" in shell.run("queues", "ls").out
+    shell.run("queues", "resume", "default", "--task", "add")
+    assert shell.json("queues", "ls")[0]["paused_tasks"] == {}
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "limit", "purge"])
+def test_a_queue_nobody_has_heard_of_gets_a_suggestion(shell: Shell, verb: str) -> None:
+    shell.enqueue("add", 1)
+    ended = shell.run("queues", verb, "emial", *(["--yes"] if verb == "purge" else []), code=1)
+    assert "no queue is named 'emial'; did you mean email?" in ended.err
+    assert "Missing argument" in shell.run("queues", verb, code=2).err
+    assert [queue["name"] for queue in shell.json("queues", "ls")] == ["default"]
+
+
+def test_a_new_queue_can_be_paused_before_its_first_job(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    shell.run("queues", "pause", "later", "--new")
+    assert [queue["name"] for queue in shell.json("queues", "ls")] == ["default", "later"]
+
+
+def test_limits_are_set_told_and_taken_back(shell: Shell) -> None:
+    shell.enqueue("send", "x")
+    assert "no limits" in shell.run("queues", "limit", "email").out
+    shell.run("queues", "limit", "email", "--rate", "100/m", "--max-running", "5", "--max-ready", "1000")
+    shell.run("queues", "limit", "email", "--overflow", "drop-oldest", "--group-running", "2")
+    shell.run("queues", "limit", "email", "--task", "send", "--max-running", "1")
+    told = shell.run("queues", "limit", "email").out
+    for part in ("rate=100/m", "max_running=5", "max_ready=1000", "drop-oldest", "send: max_running=1"):
+        assert part in told
+    queue = shell.json("queues", "limit", "email", "--rate", "none", "--max-running", "NONE")
+    assert (queue["limits"]["rate"], queue["limits"]["max_running"]) == (None, None)
+    assert queue["limits"]["max_ready"] == 1000
+    assert queue["task_limits"]["send"]["max_running"] == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--rate", "fast"], "a whole number per s, m, h or d"),
+        (["--max-running", "0"], "'0' is not a number from 1, or none"),
+        (["--max-ready", "x"], "'x' is not a number from 1, or none"),
+        (["--overflow", "explode"], "'explode' is not one of"),
+        (["--task", "send", "--max-ready", "5"], "for a whole queue only"),
+        (["--task", "a b", "--max-running", "5"], "1-128 characters"),
+    ],
+)
+def test_a_wrong_limit_is_refused(shell: Shell, args: list[str], says: str) -> None:
+    shell.enqueue("send", "x")
+    ended = shell.run("queues", "limit", "email", *args, code=None)
+    assert ended.code in (1, 2)
+    assert says in ended.err
+
+
+def test_a_purge_deletes_what_has_not_started(shell: Shell) -> None:
+    done = shell.enqueue("add", 0)
+    shell.finish(done, OutcomeKind.SUCCEEDED)
+    shell.enqueue("add", 1)
+    shell.enqueue("add", 2, delay=60)
+    assert "--yes" in shell.run("queues", "purge", "default", code=2).err
+    assert shell.run("queues", "purge", "default", "--dry-run").out == "would purge: 2 jobs\n"
+    assert shell.json("queues", "purge", "default", "--state", "scheduled", "--yes")["changed"] == 1
+    assert shell.run("queues", "purge", "default", "--yes").out == "purge: 1 job\n"
+    assert [job["id"] for job in shell.json("jobs", "ls")] == [done]
+    assert shell.run("queues", "purge", "default", "--state", "succeeded", "-y").out == "purge: 1 job\n"
+    assert (
+        "'running' is not one of" in shell.run("queues", "purge", "default", "--state", "running", code=2).err
+    )
+
+
+# workers
+
+
+async def _enlist(link: Link, info: WorkerInfo) -> None:
+    await write_worker(link.broker, info, 60_000)
+
+
+def enlist(shell: Shell, **more: object) -> None:
+    """A worker as it writes about itself."""
+    app = shell.app()
+    now = app.now()
+    fields: dict[str, object] = {"id": "host-1", "host": "host", "pid": 1, "started": now, "seen": now} | more
+    app.client.block(_enlist, WorkerInfo(**fields))  # type: ignore[arg-type]
+    app.close()
+
+
+def test_workers_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
+    executor = ExecutorInfo(number=1, pid=2, session="s", running=3, succeeded=40, failed=2)
+    enlist(
+        shell,
+        queues=("gpu", "any"),
+        priorities=(0, 1, 2, 3),
+        concurrency=8,
+        executors=(executor,),
+        leader=True,
+    )
+    header, line = shell.run("workers", "ls").out.splitlines()
+    assert header.split()[:3] == ["WORKER", "STATE", "QUEUES"]
+    for part in ("host-1", "running", "gpu,any [0-3]", "3/8", "40", "leader"):
+        assert part in line
+    [worker] = shell.json("workers", "ls")
+    assert set(worker) == {
+        *("id", "host", "pid", "started_at", "seen_at", "queues", "priorities", "tasks", "processes"),
+        *("concurrency", "mode", "version", "state", "executors", "leader", "running"),
+    }
+    assert (worker["running"], worker["executors"][0]["succeeded"]) == (3, 40)
+
+
+def test_no_workers_are_told_on_stderr_only(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    ended = shell.run("workers", "ls")
+    assert (ended.out, "no worker is running" in ended.err) == ("", True)
+    assert shell.json("workers", "ls") == []
