@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -120,8 +120,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)  # noqa: S101 (for the type checker)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's are, without saying so
 
     def data_received(self, data: bytes) -> None:
         self._received += data

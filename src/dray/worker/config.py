@@ -33,8 +33,8 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
         return [sys.executable, "-m", self.MODULE]
 
     def environ(self) -> dict[str, str]:
-        """The environment to start it with."""
-        return {**os.environ, self.VARIABLE: msgspec.json.encode(self).decode()}
+        """What to add to the environment it is started with."""
+        return {self.VARIABLE: msgspec.json.encode(self).decode()}
 
     @classmethod
     def from_environ(cls, environ: MutableMapping[str, str] | None = None) -> Self:

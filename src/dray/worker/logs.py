@@ -1,0 +1,63 @@
+"""Log lines of workers, for people or for programs. Records about a job carry its id, task and attempt."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Final
+
+import msgspec
+
+_ABOUT: Final = ("job", "task", "attempt")
+
+
+class ConsoleFormatter(logging.Formatter):
+    """`12:30:01.123 WARNING dray.worker: what happened`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+        }
+        for name in _ABOUT:
+            if (value := getattr(record, name, None)) is not None:
+                line[name] = value
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        # A message may hold what no encoding can carry; the line must be written all the same.
+        return msgspec.json.encode(_plain(line)).decode()
+
+
+def _plain(line: dict[str, object]) -> dict[str, object]:
+    return {
+        name: value.encode(errors="backslashreplace").decode()
+        if isinstance(value, str)
+        else value
+        if isinstance(value, int | float | None)
+        else str(value)
+        for name, value in line.items()
+    }
+
+
+def set_up(level: str, format: str) -> None:
+    """Log to stderr, unless the app has set up logging of its own."""
+    root = logging.getLogger()
+    logging.getLogger("dray").setLevel(level.upper())
+    if root.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else ConsoleFormatter())
+    root.addHandler(handler)
+    root.setLevel(level.upper())
