@@ -1,7 +1,7 @@
 """Real workers that drain a store, against a bare loop that executes the very same SQL in batches.
 
 A worker is a `dray worker --burst` with one executor: supervisor, duties, leases and all. Its time runs from
-the start of the first job to the end of the last, as the broker wrote them down; starting Python is not in it.
+the start of the first job to the end of the last, as the broker wrote them; starting Python is not in it.
 """
 
 from __future__ import annotations

@@ -28,11 +28,12 @@ def markdown(results: Results) -> str:
     facts = results.facts
     parts = [
         f"{str(facts['date'])[:10]}, {facts['cpu']}, {facts['cores']} cores, {facts['system']}, "
-        f"Python {facts['python']}, SQLite {facts['sqlite']}, {facts['plan']} run: medians of {facts['rounds']} rounds, "
+        f"Python {facts['python']}, SQLite {facts['sqlite']}, {facts['plan']} run: "
+        f"medians of {facts['rounds']} rounds, "
         f"load {facts['load']} at the start."
         + ("" if facts["quiet"] else " **The machine was not quiet: only ratios mean something.**"),
-        f"A real worker with one executor, against a bare loop of the same SQL in batches of {facts['batch']} "
-        "(jobs/s):",
+        f"A real worker with one executor, against a bare loop of the same SQL in batches of "
+        f"{facts['batch']} (jobs/s):",
         drain_table(results.drains),
         "Enqueueing (jobs/s), against the bare insert and commit it comes down to:",
         enqueue_table(results.enqueues),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from dray.settings import Settings
@@ -25,6 +26,6 @@ def plan_for(app_path: str, settings: Settings, worker: str, *, burst: bool) -> 
             pulse=pulse,
             stacks=stacks,
         )
-        return Launch(config.command(), config.environ())
+        return Launch(config.command(), {**os.environ, **config.environ()})
 
     return plan
