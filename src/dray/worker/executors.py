@@ -23,7 +23,6 @@ from dray.worker.channel import (
     Channel,
     Counted,
     FromExecutor,
-    Idle,
     Lapsed,
     Message,
     Retiring,
@@ -66,7 +65,6 @@ class Executor:
         """Sessions it gave up: released once it has surely dropped what they held."""
         self.tasks: dict[str, tuple[str, int]] = {}
         self.broken: str | None = None
-        self.idle = False
         self.counted = Counted(0, 0, 0)
         self.stuck: list[Outcome] = []
         self.stopping = False
@@ -161,8 +159,6 @@ class Executor:
                 self.vacant.set()
             case Stuck():
                 self.stuck = message.outcomes
-            case Idle():
-                self.idle = message.idle
             case Counted():
                 self.counted = message
         self._heard(self, message)
@@ -231,6 +227,10 @@ class Executor:
         """Whether it ended as it should: then what it still held is not suspect."""
         return self.exit_code == 0
 
+    @property
+    def running(self) -> int:
+        return self._pulse.read("running")
+
     def silence(self, now: int, since: int = 0) -> int:
         """Nanoseconds for which its loop has not turned, counted from `since` at the earliest."""
         return max(0, now - max(self._pulse.read("beat"), self.born, since))
@@ -255,7 +255,7 @@ class Executor:
             number=self.number,
             pid=self.pid,
             session=self.session,
-            running=self._pulse.read("running"),
+            running=self.running,
             succeeded=self.counted.succeeded,
             failed=self.counted.failed,
             beat_age=self.silence(now) // 1_000_000,

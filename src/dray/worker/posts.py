@@ -179,8 +179,8 @@ class Posts:
         for executor in self.executors:
             executor.stop(grace)
 
-    def kill(self) -> None:
-        for executor in self.executors:
+    def kill(self, which: Callable[[Executor], bool] = lambda _: True) -> None:
+        for executor in filter(which, self.executors):
             if not executor.doomed:
                 log.warning("executor %d (pid %d) did not end in time: killed", executor.number, executor.pid)
             executor.kill()

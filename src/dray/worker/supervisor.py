@@ -42,6 +42,8 @@ LATE: Final = 2_500_000_000
 """Nanoseconds: a look that comes so late means that we were stopped ourselves."""
 MARGIN: Final = 5.0
 """Seconds that executors get to end beyond their grace, and the broker to hear of it."""
+CLOSING: Final = 7.0
+"""More seconds for one that runs nothing any more: the app's own end (its lifespan) may take a while."""
 RELOAD_EVERY: Final = 1.0
 RELOAD_GRACE: Final = 2_000
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -183,16 +185,23 @@ class Supervisor:
         grace = self._settings.shutdown_grace if self._reason is None and self._asked < 2 else 0
         self._deadline = time.monotonic() + grace / 1000 + MARGIN
         posts.stop(grace)
-        while posts.alive and (left := self._deadline - time.monotonic()) > 0:
-            posts.news.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await posts.news.wait()
+        await self._see_off(posts, 0)
+        posts.kill(lambda executor: executor.counted.running > 0)
+        await self._see_off(posts, CLOSING)
         posts.kill()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MARGIN):
                 await posts.rest()
         await posts.close()
+
+    async def _see_off(self, posts: Posts, extra: float) -> None:
+        """Wait until all executors have ended, or so many seconds past the deadline, which may move."""
+        while posts.alive and (left := self._deadline + extra - time.monotonic()) > 0:
+            posts.news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await posts.news.wait()
+            extra = extra if self._asked < 2 else 0
 
     async def _say_goodbye(self, beats: Heartbeats) -> None:
         with contextlib.suppress(BrokerError, OSError):  # then it all runs out by itself
@@ -263,9 +272,9 @@ class Supervisor:
         return await nothing_left(broker, self._settings.queues, wanted)
 
     def _idle(self) -> bool:
-        """Whether somebody is at work here, and all who are have nothing to do."""
+        """Whether somebody is at work here, and nobody runs anything: then it is worth asking the broker."""
         at_work = [one for one in self._posts.executors if one.started.is_set()]
-        return all(one.idle for one in at_work) and (bool(at_work) or not self._size)
+        return not any(one.running for one in at_work) and (bool(at_work) or not self._size)
 
     async def _watch_code(self) -> None:
         watch = await asyncio.to_thread(Watch, Path.cwd())
