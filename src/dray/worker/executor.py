@@ -227,6 +227,8 @@ class Executor:
                 await self._take(session, want)
         elif want <= 0:
             self._settled(await session.settle())
+            # In a burst nobody else says that it is over: look once more, also for what this made ready.
+            self._hungry = self._hungry and not self._burst
         else:
             taking = self._loop.create_task(self._take(session, want, settling=True))
             try:
