@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Final
 
-from dray.cli.output import Column, note, plain, say, say_json, say_table
+from dray.cli.output import Column, note, on_terminal, plain, say, say_json, say_table
 from dray.demo.place import Place
 from dray.demo.summary import Row, Summary
 
@@ -39,8 +40,8 @@ def say_summary(summary: Summary, place: Place, seconds: float) -> None:
     say("")
     say_table(COLUMNS, [_cells(row) for row in summary.rows])
     say("")
-    for line in account(summary, seconds):
-        say(line)
+    for sentence in account(summary, seconds):
+        say(_fitted(sentence))
     for check in summary.checks:
         if not check.ok:
             note(f"dray: this is not so: {check.what}")
@@ -101,6 +102,13 @@ def _program(place: Place) -> str:
     if not place.keep and python.is_relative_to(place.home):
         python = python.relative_to(place.home)
     return f"{shlex.quote(str(python))} -m dray"
+
+
+def _fitted(sentence: str) -> str:
+    """Broken between words where a terminal would break it inside one."""
+    if not on_terminal(sys.stdout):
+        return sentence
+    return textwrap.fill(sentence, max(20, shutil.get_terminal_size().columns))
 
 
 def _cells(row: Row) -> list[str]:

@@ -97,6 +97,10 @@ class Follower:
             if event.task == task and event.kind in ("succeeded", "died", "cancelled")
         }
 
+    def how_far(self, id: str) -> float:
+        """What a running job has reported as done."""
+        return self.progress[id].done if id in self.progress else 0.0
+
     @property
     def unfinished(self) -> int:
         return sum(count for state, count in self.counts.items() if not state.finished)

@@ -50,7 +50,7 @@ async def _line(broker: Broker, kind: str, group: Sequence[Happening]) -> tuple[
 
 def _failure(record: Record | None) -> str:
     error = None if record is None else record.error
-    return "an error" if error is None else f"{error.type}: {error.message}"
+    return "an error" if error is None else error.message
 
 
 def _reason(record: Record | None) -> str:
@@ -58,7 +58,7 @@ def _reason(record: Record | None) -> str:
 
 
 _SENTENCES: Final[dict[str, tuple[str, Callable[[Record | None], str]]]] = {
-    "retried": ("retry", lambda record: f"failed, to be tried again: {_failure(record)}"),
+    "retried": ("retry", lambda record: f"failed ({_failure(record)}), to be tried again"),
     "died": ("dead", lambda record: f"dead, {_reason(record)}"),
     "cancelled": ("cancel", lambda record: f"cancelled: {_reason(record)}"),
     "crashed": ("crash", lambda record: "lost with the process, ready again"),

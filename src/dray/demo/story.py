@@ -163,7 +163,7 @@ class Tour:
         self.note([await short.aenqueue("May", 12)])
         job = await long.aenqueue("June", 3000)
         self.note([job])
-        await self.follower.until("progress of a report", lambda: job.id in self.follower.progress)
+        await self.follower.until("progress of a report", lambda: self.follower.how_far(job.id) > 0)
         progress = self.follower.progress[job.id]
         self.say("progress", f"{job.id} is at {progress.done:g} of {progress.total:g}; that takes too long")
         began = time.monotonic()

@@ -29,7 +29,7 @@ async def order(number: int) -> str:
     return f"order {number} is packed"
 
 
-@app.task(retries=4, backoff="fixed:400ms,jitter=0.3")
+@app.task(retries=4, backoff="fixed:400ms")
 async def email(ctx: Context, to: str) -> str:
     """Fails twice before it gets through."""
     await asyncio.sleep(0.02)

@@ -1,0 +1,263 @@
+"""The tour, taken for real: it ends well, its numbers agree, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import select
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MARK = "TOUR_OF_TEST"
+"""An environment variable that every process of a tour inherits, so that none can hide."""
+MOST = 60
+"""Seconds that a tour may take, start-up included."""
+TABLE = "TASK        JOBS"
+
+
+class Tour:
+    """Where one tour is taken: in an empty folder, with a temporary folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.scratch = folder / "here", folder / "scratch"
+        self.folder.mkdir()
+        self.scratch.mkdir()
+        self.mark = secrets.token_hex(8)
+        self.environment = {
+            **os.environ,
+            "TMPDIR": str(self.scratch),
+            MARK: self.mark,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "dray", *words]
+
+    def take(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command("demo", *words),
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=2 * MOST,
+        )
+
+    @contextlib.contextmanager
+    def begun(self, *words: str, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """A tour that goes on; killed if the test fails."""
+        with subprocess.Popen(
+            self.command("demo", *words), cwd=self.folder, env=self.environment, **how
+        ) as tour:
+            try:
+                yield tour
+            finally:
+                tour.kill()
+
+    def processes(self) -> list[int]:
+        """Every process of this tour that is alive."""
+        wanted = f"{MARK}={self.mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+    def assert_nothing_is_left(self) -> None:
+        assert self.processes() == []
+        assert list(self.scratch.iterdir()) == []
+        assert list(self.folder.iterdir()) == []
+
+
+@pytest.fixture
+def tour(tmp_path: Path) -> Tour:
+    return Tour(tmp_path)
+
+
+def read_until(handle: int, wanted: bytes) -> bytes:
+    """What comes out of a pipe or terminal until some words were said."""
+    said, deadline = b"", time.monotonic() + MOST
+    while wanted not in said:
+        left = deadline - time.monotonic()
+        assert left > 0, said.decode()
+        if select.select([handle], [], [], left)[0]:
+            new = os.read(handle, 65536)
+            assert new, said.decode()
+            said += new
+    return said
+
+
+def read_to_end(handle: int) -> bytes:
+    said = b""
+    with contextlib.suppress(OSError):  # a terminal whose other side is closed
+        while new := os.read(handle, 65536):
+            said += new
+    return said
+
+
+def test_without_a_terminal_it_tells_its_story_in_plain_lines_and_leaves_nothing(tour: Tour) -> None:
+    began = time.monotonic()
+    done = tour.take()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert time.monotonic() - began < MOST
+    assert done.stderr == ""
+    assert not re.search(r"[^\n\x20-\x7e]", done.stdout)
+    story, table = done.stdout.split(TABLE)
+    lines = story.splitlines()
+    assert [line for line in lines if line and not re.match(r" *\d+\.\ds  [a-z]+ ", line)] == []
+    assert {line.split()[1] for line in lines if line} >= {
+        *("put", "worker", "retry", "dead", "cancel", "crash", "kill", "done", "progress", "result")
+    }
+    assert max(len(line) for line in done.stdout.splitlines() if "/" not in line) <= 110
+    assert "Every job accounted for" in table
+    assert "What to try next" in table
+    tour.assert_nothing_is_left()
+
+
+def test_its_numbers_agree_with_each_other_and_json_is_all_there_is_on_stdout(tour: Tour) -> None:
+    done = tour.take("--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    assert told["ok"] is True
+    assert all(check["ok"] for check in told["checks"])
+    assert told["calls"] - told["duplicates"] == told["accepted"] == sum(told["states"].values())
+    assert told["accepted"] == sum(row["jobs"] for row in told["rows"])
+    assert told["runs"] == sum(row["runs"] for row in told["rows"])
+    for state, count in told["states"].items():
+        assert count == sum(row["states"].get(state, 0) for row in told["rows"])
+    # Every run ended in one way: well, with an error, with its process, or because it was told to stop.
+    stopped = sum(row["states"].get("cancelled", 0) for row in told["rows"] if row["runs"])
+    assert told["runs"] == told["states"]["succeeded"] + told["failed"] + told["lost"] + stopped
+    assert told["lost"] >= 2
+    assert told["replaced"] >= 2
+    assert told["folder"] is None
+    tour.assert_nothing_is_left()
+
+
+def test_nobodys_settings_get_in_its_way(tour: Tour) -> None:
+    (tour.folder / "dray.toml").write_text('broker_url = "redis://nowhere.invalid"\nnonsense = 1\n')
+    done = tour.take(DRAY_BROKER_URL="memory://", DRAY_APP="no.such:app", DRAY_QUEUES="other")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    (tour.folder / "dray.toml").unlink()
+    tour.assert_nothing_is_left()
+
+
+def test_what_is_kept_can_be_looked_into_with_the_commands_it_names(tour: Tour) -> None:
+    done = tour.take("--keep", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    folder = Path(told["folder"])
+    assert folder.parent == tour.scratch
+    assert tour.processes() == []
+    for command in told["next"]:
+        ran = subprocess.run(
+            shlex.split(command),
+            cwd=folder,
+            env=tour.environment,
+            capture_output=True,
+            text=True,
+            timeout=MOST,
+        )
+        assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
+        assert ran.stdout
+    listing = tour.command("jobs", "ls", "--broker", told["broker"], "--json", "--limit", "1000")
+    jobs = json.loads(subprocess.check_output(listing, cwd=tour.folder, timeout=MOST))
+    assert len(jobs) == told["accepted"]
+
+
+def _on_terminal(
+    tour: Tour, columns: int, *words: str, **environment: str
+) -> tuple[int, subprocess.Popen[bytes]]:
+    """A tour on a terminal of its own; our end of it, and the process."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    process = subprocess.Popen(
+        tour.command("demo", *words),
+        cwd=tour.folder,
+        env={**tour.environment, "TERM": "xterm-256color", **environment},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    return ours, process
+
+
+def _unstyled(said: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode(errors="replace")).replace("\r", "")
+
+
+def test_a_narrow_terminal_without_colours_shows_bars_and_a_table(tour: Tour) -> None:
+    ours, process = _on_terminal(tour, 40, NO_COLOR="1")
+    said = read_to_end(ours)
+    os.close(ours)
+    assert process.wait(MOST) == 0, _unstyled(said)
+    assert not re.search(rb"\x1b\[[0-9;]*[34][0-9](;[0-9;]*)?m", said)
+    assert said.rstrip().rfind(b"\x1b[?25h") > said.rfind(b"\x1b[?25l")  # the cursor is back
+    text = _unstyled(said)
+    assert re.search(r"running +[━╸╺ ]+ +[1-8]\n", text)
+    closing = text[text.rindex("WHAT IT") :].split("What to try next")[0]
+    assert max(map(len, closing.splitlines())) <= 40
+    tour.assert_nothing_is_left()
+
+
+def test_ctrl_c_on_a_terminal_ends_it_and_cleans_up(tour: Tour) -> None:
+    ours, process = _on_terminal(tour, 100)
+    said = read_until(ours, b"at work")
+    os.write(ours, b"\x03")
+    said += read_to_end(ours)
+    os.close(ours)
+    assert process.wait(MOST) == 128 + signal.SIGINT, _unstyled(said)
+    assert "the demo was stopped by SIGINT" in _unstyled(said)
+    assert b"Traceback" not in said
+    assert said.rfind(b"\x1b[?25h") > said.rfind(b"\x1b[?25l")
+    tour.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("moment", ["thumbnails in", "at work", "kill -9"])
+def test_a_signal_at_any_moment_ends_it_and_cleans_up(tour: Tour, moment: str) -> None:
+    with tour.begun(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        read_until(process.stdout.fileno(), moment.encode())
+        process.send_signal(signal.SIGTERM)
+        said = process.stdout.read().decode()
+        assert process.wait(MOST) == 128 + signal.SIGTERM, said
+    assert "the demo was stopped by SIGTERM" in said
+    assert "Traceback" not in said
+    tour.assert_nothing_is_left()
+
+
+def test_a_worker_that_cannot_start_fails_it_with_the_workers_own_words(tour: Tour, tmp_path: Path) -> None:
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (planted / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'worker' in sys.orig_argv:\n"
+        "    print('there is no room for a worker here', flush=True)\n"
+        "    os._exit(7)\n"
+    )
+    done = tour.take(PYTHONPATH=str(planted))
+    assert done.returncode == 1
+    assert "the worker ended by itself, with exit code 7" in done.stderr
+    assert "there is no room for a worker here" in done.stderr
+    assert "Traceback" not in done.stderr
+    tour.assert_nothing_is_left()
