@@ -182,8 +182,8 @@ class Threads:
                 return
             if self._idle:
                 self._idle -= 1
+                self._waking = True  # before the token: whoever gets that takes it back at once
                 self._tokens.put(True)
-                self._waking = True
                 return
             self._waking = True
             self._count += 1
