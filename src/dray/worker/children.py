@@ -50,8 +50,8 @@ class NotStarted(Exception):
 class _Child(asyncio.Protocol):
     """One child process, seen from its executor."""
 
-    def __init__(self, ended: Callable[[_Child], None]) -> None:
-        self._ended = ended
+    def __init__(self, judge: Judge, ended: Callable[[_Child], None]) -> None:
+        self.judge, self._ended = judge, ended
         self.live: Live | None = None
         self.tell: Ended | None = None
         self.begun = False
@@ -112,18 +112,19 @@ class _Child(asyncio.Protocol):
         if self._ready and self._transport is not None and self.live is not None and not self.begun:
             self.begun = True
             self._transport.write(framed(Do(self.live.taken, self.live.timeout)))
-            if self.live.why is not None:
-                self.halt()
 
     def halt(self) -> None:
         """Ask the job to stop; once, then its process is killed."""
         live = self.live
         if live is None or live.why is None:
             return
-        if self._transport is not None and self.begun:
+        if not self.begun:
+            self._finish(live, self.judge.stopped(live))
+            return
+        if self._transport is not None:
             self._transport.write(framed(Halt(live.why, live.overdue)))
         if self.timer is None:
-            patience = KILL_AFTER if self.begun and live.why is not Why.LOST else 0.0
+            patience = 0.0 if live.why is Why.LOST else KILL_AFTER
             self.timer = self._loop.call_later(patience, self.kill)
 
     def kill(self) -> None:
@@ -145,7 +146,7 @@ class _Child(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.exit_code is not None:
-            self._conclude_later(self.exit_code)
+            self._conclude_later()
         for body in self._frames.feed(data):
             word = decode_word(body)
             live = self.live
@@ -182,7 +183,7 @@ class _Child(asyncio.Protocol):
         self._transport = None
         self.closed = True
         if self.exit_code is not None:
-            self._conclude()
+            self.conclude()
         else:
             self.kill()  # it cannot be told anything any more
 
@@ -190,15 +191,15 @@ class _Child(asyncio.Protocol):
         self.exit_code = code
         self._cancel_timer()
         if self.closed:
-            self._conclude()
+            self.conclude()
         else:
-            self._conclude_later(code)
+            self._conclude_later()
 
-    def _conclude_later(self, code: int) -> None:
+    def _conclude_later(self) -> None:
         self._cancel_timer()
-        self.timer = self._loop.call_later(LAST_WORDS, self._conclude)
+        self.timer = self._loop.call_later(LAST_WORDS, self.conclude)
 
-    def _conclude(self) -> None:
+    def conclude(self) -> None:
         self._cancel_timer()
         self.closed = True
         if self._transport is not None:
@@ -219,8 +220,6 @@ class _Child(asyncio.Protocol):
         return judge.by_the_rules(
             live, NotStarted(reason), Error("NotStarted", f"the child process could not start: {reason}")
         )
-
-    judge: Judge
 
 
 def how_it_ended(code: int | None) -> str:
@@ -254,8 +253,7 @@ class Children:
         child.begin(live, ended)
 
     def _new(self) -> _Child:
-        child = _Child(self._freed)
-        child.judge = self._judge
+        child = _Child(self._judge, self._freed)
         task = self._loop.create_task(self._start(child))
         self._starting[task] = None
         task.add_done_callback(lambda done: self._starting.pop(done, None))
@@ -267,7 +265,7 @@ class Children:
         except OSError as error:
             log.exception("no child process can be started")
             child.unfit = str(error)
-            child._conclude()
+            child.conclude()
 
     def _freed(self, child: _Child) -> None:
         """Its job has ended, or the process has."""

@@ -17,7 +17,6 @@ from typing import Any, Final
 from dray.app import App
 from dray.codec import Call
 from dray.context import CURRENT, Context, Reject, Retry
-from dray.duration import format_duration
 from dray.errors import CodecError, JobStopped, TaskExit
 from dray.job import Error, Job, Outcome, OutcomeKind
 from dray.policy import Backoff, BackoffFunction, retry_delay
@@ -108,7 +107,7 @@ class Judge:
         return self._outcome(live, OutcomeKind.GIVE_BACK)
 
     def timed_out(self, live: Live, error: BaseException | None = None) -> Outcome:
-        late = Timeout(f"it ran longer than its timeout of {format_duration(round(live.timeout * 1000))}")
+        late = Timeout(f"it ran longer than its timeout of {live.timeout:g} s")
         return self.by_the_rules(live, late, describe(error or late, type=TIMEOUT, message=str(late)))
 
     def failure(self, live: Live, error: BaseException) -> Outcome:
