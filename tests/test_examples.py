@@ -37,17 +37,3 @@ def test_the_tour_accounts_for_every_job(tmp_path: Path) -> None:
     held = re.search(r"(\d+) of them were held by the killed worker", done.stdout)
     assert held is not None
     assert int(held[1]) > 0
-
-
-def test_the_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    code = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
-    output = re.search(r"prints\n+```text\n(.*?)```", readme, re.DOTALL)
-    assert code is not None
-    assert output is not None
-    (tmp_path / "first.py").write_text(code[1], "utf-8")
-    done = subprocess.run(
-        [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert done.stderr == ""
-    assert done.stdout == output[1]
