@@ -9,6 +9,7 @@ looks for itself every `poll` seconds, at the cost of one `PRAGMA data_version` 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from secrets import randbits
 
 from dray.broker.checks import matches
 from dray.broker.sqlite.rows import QueueRow, decode_filter, encode
@@ -101,8 +102,13 @@ def _rates_free_at(step: Step, queue: QueueRow, filter: Filter) -> Iterator[int]
 
 
 def fall_asleep(step: Step, interest: Interest, bell: str, until: int) -> int:
-    row = (step.ns, bell, until, interest.session, interest.watcher, encode(interest.filter))
-    sleeper: int = step.db.execute(SQL["insert_sleeper"], row).fetchone()[0]
+    # An id that is never used again: whoever was woken removes its row once more when it gets up, and would
+    # else remove that of another who lay down meanwhile. Growing with time, so that the first is woken first.
+    sleeper = (step.now << 20) + randbits(20)
+    row = (sleeper, step.ns, bell, until, interest.session, interest.watcher, encode(interest.filter))
+    while not step.db.execute(SQL["insert_sleeper"], row).rowcount:
+        sleeper += 1
+        row = (sleeper, *row[1:])
     for queue in interest.queues:
         step.db.execute(SQL["insert_sleeper_queue"], (step.ns, queue, sleeper))
     return sleeper

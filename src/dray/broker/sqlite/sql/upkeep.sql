@@ -44,7 +44,7 @@ DELETE FROM sleepers WHERE ns = ? AND until <= ? RETURNING id
 DELETE FROM sleeper_queues WHERE sleeper = ?
 
 -- name: insert_sleeper
-INSERT INTO sleepers (ns, bell, until, session, watcher, filter) VALUES (?, ?, ?, ?, ?, ?) RETURNING id
+INSERT OR IGNORE INTO sleepers (id, ns, bell, until, session, watcher, filter) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_sleeper_queue
 INSERT OR IGNORE INTO sleeper_queues (ns, queue, sleeper) VALUES (?, ?, ?)
