@@ -14,6 +14,7 @@ from dray.cli.probe import Probed, probe
 from dray.cli.target import target_options
 from dray.settings import Settings, override
 from dray.settings.table import TABLE
+from dray.worker import logs
 from dray.worker.supervisor import run_worker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,6 +85,7 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
         )
     _check_tasks(settings, probed)
     _mention_unserved(settings, probed)
+    logs.set_up(settings.log_level, settings.log_format)
     return run_worker(path, settings, burst=burst, reload=reload, announce=say)
 
 
