@@ -21,12 +21,12 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "broker.memory broker.sqlite broker.redis",
         "broker",
         "settings roster",
-        "call context client info why twins task handle enqueuing operate app loading",
+        "call context watching client info why twins task handle enqueuing operate app loading",
         "worker",
         "history observe",
         "serve",
         "testing",
-        "cli",
+        "cli demo",
         "__init__ __main__",
     )
 )

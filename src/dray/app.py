@@ -18,10 +18,10 @@ from uuid_utils import uuid7
 from dray.broker import Broker
 from dray.broker.verbs import Accepted
 from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options
-from dray.client import Client, Link, forbid_on_worker_loop, opener
+from dray.client import Client, Link, forbid_on_worker_loop, giving_back_slot, opener
 from dray.codec import Codecs
 from dray.context import CURRENT, Context
-from dray.enqueuing import EnqueueMiddleware, through
+from dray.enqueuing import EnqueueMiddleware, through, through_many
 from dray.errors import DuplicateJob, InvalidInput, QueueFull, UnknownTaskWarning
 from dray.handle import JobHandle
 from dray.job import Job, check_name
@@ -106,7 +106,10 @@ class App:
     def _register(
         self, function: Callable[..., Any], name: str | None, settings: TaskSettings
     ) -> Task[..., Any]:
-        chosen = str(name or getattr(function, "__name__", type(function).__name__))
+        own = getattr(function, "__name__", type(function).__name__)
+        if name is None and own == "<lambda>":
+            raise InvalidInput("name", own, "a lambda has no name of its own: give name=")
+        chosen = check_name("name", own if name is None else name)
         if chosen in self.tasks:
             other = self.tasks[chosen].function
             where = f"{other.__module__}.{getattr(other, '__qualname__', chosen)}"
@@ -183,10 +186,11 @@ class App:
 
     async def _submit(self, link: Link, call: Call[R]) -> JobHandle[R]:
         """Enqueue one call."""
+        if not isinstance(call, Call):
+            raise _no_call(call)
         if self.enqueue_middleware_chain:
-            (job,) = await through(self, link, [call])
-            return job
-        return await self._put(link, call)
+            return await through(self, link, call)
+        return await self.put_one(link, call)
 
     async def _enqueue_many(self, link: Link, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Enqueue many calls at once; up to 1,000 are one atomic step. Handles come in the calls' order.
@@ -194,67 +198,88 @@ class App:
         If some are refused (`DuplicateJob`, `QueueFull`) the others are enqueued all the same; the error's
         `accepted` has their handles.
         """
+        if isinstance(calls, Call):
+            raise InvalidInput("calls", calls, "a list of calls is allowed")
         calls = list(calls)
         for call in calls:
             if not isinstance(call, Call):
-                raise InvalidInput("calls", call, "calls as made by task.call(...) are allowed")
+                raise _no_call(call)
         if self.enqueue_middleware_chain:
-            return await through(self, link, calls)
-        return await self.put_many(link, calls)
+            return await through_many(self, link, calls)
+        return self.together(await self.put_each(link, calls))
 
     submit, asubmit = blocks(_submit), awaits(_submit)
     enqueue_many, aenqueue_many = blocks(_enqueue_many), awaits(_enqueue_many)
 
-    async def _put(self, link: Link, call: Call[R]) -> JobHandle[R]:
-        job = self.envelope(call)
-        accepted = await link.put(job, self._durability(call))
+    async def put_one(self, link: Link, call: Call[R], headers: dict[str, str] | None = None) -> JobHandle[R]:
+        """Put a call as it is, past all middleware."""
+        job = self.envelope(call, headers)
+        durability = self._durability(call)
+        accepted = await link.put(job, durability)
         if accepted.verdict == "created":
             return JobHandle(self, job.id, job.task, job.queue)
-        if accepted.verdict == "full" and job.overflow == "wait":
-            accepted = await self._enter(link, job)
-        return self._handle(job, accepted)
+        if accepted.verdict == "full":
+            accepted = await self._enter(link, job, durability, accepted)
+        landed = self._landed(job, accepted)
+        if isinstance(landed, Exception):
+            raise landed
+        return landed
 
-    async def put_many(
+    async def put_each(
         self, link: Link, calls: Sequence[Call[R]], headers: Sequence[dict[str, str]] | None = None
-    ) -> list[JobHandle[R]]:
-        """Put calls as they are, past all middleware."""
+    ) -> list[JobHandle[R] | Exception]:
+        """Put calls together, as they are; for each its handle, or why it was refused."""
         if headers is None:
             jobs = [self.envelope(call) for call in calls]
         else:
             jobs = [self.envelope(call, sent) for call, sent in zip(calls, headers, strict=True)]
         full = any(self._durability(call) == "full" for call in calls)
-        replies = await link.broker.put(jobs, durability="full" if full else None) if jobs else []
-        handles: list[JobHandle[R]] = []
-        refused: DuplicateJob | QueueFull | None = None
+        durability: Durability | None = "full" if full else None
+        replies = await link.broker.put(jobs, durability=durability) if jobs else []
+        landed: list[JobHandle[R] | Exception] = []
         for job, accepted in zip(jobs, replies, strict=True):
-            if accepted.verdict == "full" and job.overflow == "wait":
-                accepted = await self._enter(link, job)
-            try:
-                handles.append(self._handle(job, accepted))
-            except (DuplicateJob, QueueFull) as error:
-                refused = refused or error
-        if refused is not None:
-            refused.accepted = handles
-            raise refused
-        return handles
+            if accepted.verdict == "full":
+                accepted = await self._enter(link, job, durability, accepted)
+            landed.append(self._landed(job, accepted))
+        return landed
 
-    async def _enter(self, link: Link, job: Job) -> Accepted:
-        """Wait for room in a full queue."""
-        forbid_on_worker_loop("waiting for room in a full queue", "await ….aenqueue()")
+    def together(self, landed: Sequence[JobHandle[R] | Exception]) -> list[JobHandle[R]]:
+        """The handles of calls that were enqueued together; the first refusal is raised, and has them all."""
+        refused = next((one for one in landed if isinstance(one, Exception)), None)
+        handles = [one for one in landed if not isinstance(one, Exception)]
+        if refused is None:
+            return handles
+        if isinstance(refused, DuplicateJob | QueueFull):
+            refused.accepted = handles
+        raise refused
+
+    async def _enter(
+        self, link: Link, job: Job, durability: Durability | None, refused: Accepted
+    ) -> Accepted:
+        """Wait for room in a full queue, where that is the rule; the operator's word on it comes first."""
+        queues = await link.broker.queues()
+        rule = next((queue.limits.overflow for queue in queues if queue.name == job.queue), None)
+        if (rule or job.overflow) != "wait":
+            return refused
+        if link.blocking:
+            forbid_on_worker_loop("waiting for room in a full queue", "await ….aenqueue()")
+        return await giving_back_slot(self._knock(link, job, durability))
+
+    async def _knock(self, link: Link, job: Job, durability: Durability | None) -> Accepted:
         tries = 0
         while True:
             await link.sleep(_FULL_PAUSES[min(tries, len(_FULL_PAUSES) - 1)])
             tries += 1
-            (accepted,) = await link.broker.put([job])
+            (accepted,) = await link.broker.put([job], durability=durability)
             if accepted.verdict != "full":
                 return accepted
 
-    def _handle(self, job: Job, accepted: Accepted) -> JobHandle[Any]:
+    def _landed(self, job: Job, accepted: Accepted) -> JobHandle[Any] | Exception:
         if accepted.verdict == "full":
-            raise QueueFull(job.queue, accepted.max_ready or 0)
+            return QueueFull(job.queue, accepted.max_ready or 0)
         duplicate = accepted.verdict == "duplicate"
         if duplicate and job.on_duplicate == "raise":
-            raise DuplicateJob(accepted.id)
+            return DuplicateJob(accepted.id)
         return JobHandle(self, accepted.id, job.task, job.queue, duplicate=duplicate)
 
     def _durability(self, call: Call[Any]) -> Durability | None:
@@ -295,7 +320,7 @@ class App:
             max_ready=rules.max_ready,
             overflow=rules.overflow,
             parent=None if running is None else running.taken.job.id,
-            tags=(*rules.tags, *options.tags),
+            tags=tuple(dict.fromkeys((*rules.tags, *options.tags))) if options.tags else rules.tags,
             description=options.description or rules.description,
             retries=_first(options.retries, rules.retries, settings.retries),
             backoff=rules.backoff if options.backoff is UNSET else options.backoff,
@@ -334,10 +359,12 @@ class App:
         """Let go of all connections. The next call opens new ones."""
         self.client.close()
 
-    def testing(self) -> Harness:
+    def testing(
+        self, *, isolate: bool = False, limit: int = 10_000, raise_errors: bool = False
+    ) -> Harness:
         """Run jobs in this process, on a clock that you move: see docs/testing.md."""
-        harness: Harness = import_module("dray.testing.harness").Harness(self)  # who tests pays for it
-        return harness
+        kind: type[Harness] = import_module("dray.testing.harness").Harness  # who tests pays for it
+        return kind(self, isolate=isolate, limit=limit, raise_errors=raise_errors)
 
     def _opener(self) -> Callable[[bool], Coroutine[Any, Any, Broker]]:
         settings = self.settings
@@ -359,10 +386,10 @@ class Named:
         self._app, self._options = app, options
 
     def enqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return self._app.submit(self.call(name, *args, **kwargs))
+        return self._app.submit(self._app._named(name, args, kwargs, self._options))
 
     async def aenqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return await self._app.asubmit(self.call(name, *args, **kwargs))
+        return await self._app.asubmit(self._app._named(name, args, kwargs, self._options))
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
         return self._app._named(name, args, kwargs, self._options)
@@ -388,6 +415,10 @@ class _Decorator:
     def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
         return self._app._register(function, self._name, self._settings)
+
+
+def _no_call(given: object) -> InvalidInput:
+    return InvalidInput("call", given, "a call as made by task.call(...) is allowed")
 
 
 def _first(option: Any, rule: int | None, setting: int) -> int:

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from dray.duration import MAX_DURATION, parse_duration
 from dray.errors import InvalidInput
 from dray.job import OnDuplicate, check_name, check_word, parse_priority
-from dray.policy import Backoff
+from dray.policy import Backoff, check_description, check_headers
 
 R = TypeVar("R")
 
@@ -88,7 +88,7 @@ def read_options(given: Using, base: CallOptions = PLAIN) -> CallOptions:
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if value is not None:
-            fields |= _READERS[name](value) if name in _READERS else {name: value}
+            fields |= _READERS[name](value)
     if given.get("delay") is not None and given.get("at") is not None:
         raise InvalidInput("at", given.get("at"), "give either delay or at, not both")
     if "delay" in fields:
@@ -116,9 +116,12 @@ def read_tags(value: object) -> tuple[str, ...]:
 def _read_at(value: object) -> dict[str, Any]:
     if not isinstance(value, datetime):
         raise InvalidInput("at", value, "a datetime is allowed")
-    moment = value.astimezone().timestamp()
+    try:
+        moment = value.timestamp()
+    except (OverflowError, ValueError, OSError):  # the first and last days of the calendar, in some zones
+        moment = -1
     if moment < 0:
-        raise InvalidInput("at", value, "a time after 1970 is allowed")
+        raise InvalidInput("at", value, "a time from 1970 to 9999 is allowed")
     return {"due": round(moment * 1000), "delay": 0}
 
 
@@ -143,6 +146,18 @@ def _read_backoff(value: str) -> dict[str, Any]:
     return {"backoff": str(Backoff.parse(value))}
 
 
+def _read_headers(value: dict[str, str]) -> dict[str, Any]:
+    check_headers(value)
+    return {"headers": dict(value)}
+
+
+def _read_key_ttl(value: Duration) -> dict[str, Any]:
+    length = parse_duration("key_ttl", value)
+    if length == 0:
+        raise InvalidInput("key_ttl", value, "a length of time above 0 is allowed")
+    return {"key_ttl": length}
+
+
 _READERS: dict[str, Any] = {
     "at": _read_at,
     "queue": lambda value: {"queue": check_name("queue", value)},
@@ -153,7 +168,10 @@ _READERS: dict[str, Any] = {
     "on_duplicate": _read_one_of("on_duplicate", "return", "raise", "replace"),
     "durability": _read_one_of("durability", "normal", "full"),
     "tags": lambda value: {"tags": read_tags(value)},
-    **{name: _read_length(name) for name in ("delay", "key_ttl", "once", "ttl", "result_ttl")},
+    "description": lambda value: {"description": check_description(value)},
+    "headers": _read_headers,
+    "key_ttl": _read_key_ttl,
+    **{name: _read_length(name) for name in ("delay", "once", "ttl", "result_ttl")},
     **{name: _read_word(name) for name in ("key", "id", "group")},
 }
 

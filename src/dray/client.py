@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
-import secrets
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from dray.broker import Broker, connect
 from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import PUT_STEP, Accepted, Interest, run_blocking
+from dray.call import Durability
 from dray.context import CURRENT
 from dray.errors import BrokerAway, DrayError, InvalidInput, WouldBlock
-from dray.job import Job, Record
+from dray.job import Job
 from dray.policy import Retention, check_job
+from dray.watching import Watches, Watching
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 LOOK_AGAIN = 30.0
 """Seconds after which a waiter reads anew: word that got lost with a broker's memory must not hang it."""
+_AWAY_PAUSE = 0.05
+"""Seconds a waiter lets pass while the broker cannot be reached: the job itself goes on."""
 
 _process = object()
 """Replaced in a forked child: cheaper to compare than `os.getpid()`."""
@@ -51,7 +55,7 @@ class Link(Protocol):
     blocking: bool
     """Nothing may suspend here: there is no event loop."""
 
-    async def put(self, job: Job, durability: Any) -> Accepted: ...
+    async def put(self, job: Job, durability: Durability | None) -> Accepted: ...
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -59,45 +63,15 @@ class Link(Protocol):
         """Seconds of the clock that its waits go by."""
         ...
 
-    async def watch(self, ids: Sequence[str]) -> list[Record | None]:
-        """Read jobs; word of the end of each that is unfinished reaches `ended` until `unwatch`."""
+    async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
+        """Read jobs into `watching`; from the same step on it is told of the end of each, until `unwatch`."""
         ...
 
-    async def ended(self, pending: Collection[str], timeout: float | None) -> set[str]:
-        """Those of the watched jobs that have ended, as soon as there are any; empty after the timeout."""
+    async def ended(self, watching: Watching, timeout: float | None) -> set[str]:
+        """Those of its jobs that have ended, each told once, as soon as there are any; empty in the end."""
         ...
 
-    def unwatch(self, ids: Collection[str]) -> None: ...
-
-
-class _Watch:
-    """Which jobs somebody waits for, and what is known of their ends."""
-
-    def __init__(self) -> None:
-        self.name = f"w-{secrets.token_hex(8)}"
-        self.wanted: dict[str, int] = {}
-        self.over: set[str] = set()
-
-    def want(self, records: Sequence[Record | None], ids: Sequence[str]) -> None:
-        for id, record in zip(ids, records, strict=True):
-            self.wanted[id] = self.wanted.get(id, 0) + 1
-            if record is None or record.state.finished:
-                self.over.add(id)
-
-    def forget(self, ids: Collection[str]) -> None:
-        for id in ids:
-            left = self.wanted.get(id, 0) - 1
-            if left > 0:
-                self.wanted[id] = left
-            else:
-                self.wanted.pop(id, None)
-                self.over.discard(id)
-
-    def hear(self, ids: Collection[str]) -> None:
-        self.over.update(id for id in ids if id in self.wanted)
-
-    def among(self, pending: Collection[str]) -> set[str]:
-        return self.over.intersection(pending)
+    def unwatch(self, watching: Watching) -> None: ...
 
 
 class BlockingLink:
@@ -108,10 +82,12 @@ class BlockingLink:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.process = _process
-        self._watch = _Watch()
+        self._watches = Watches()
+        self.close = weakref.finalize(self, _let_go, broker)
+        """Also when the thread ends, and when the program does."""
 
-    async def put(self, job: Job, durability: Any) -> Accepted:
-        return (await self.broker.put([job], durability=durability))[0]
+    async def put(self, job: Job, durability: Durability | None) -> Accepted:
+        return (await self.broker.put((job,), durability=durability))[0]
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 (there is no loop here)
@@ -119,31 +95,23 @@ class BlockingLink:
     def time(self) -> float:
         return time.monotonic()
 
-    async def watch(self, ids: Sequence[str]) -> list[Record | None]:
-        records = await self.broker.get(ids, watch=self._watch.name)
-        self._watch.want(records, ids)
-        return records
+    async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
+        await _watch(self.broker, self._watches, watching, ids)
 
-    async def ended(self, pending: Collection[str], timeout: float | None) -> set[str]:
+    async def ended(self, watching: Watching, timeout: float | None) -> set[str]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not (over := self._watch.among(pending)):
+        while not watching.over:
             left = LOOK_AGAIN if deadline is None else min(LOOK_AGAIN, deadline - time.monotonic())
             if left <= 0:
-                return over
-            wake = await self.broker.wait(Interest(watcher=self._watch.name), left)
-            self._watch.hear(wake.finished)
-            if not wake.finished and left == LOOK_AGAIN:
-                records = await self.broker.get(list(pending), watch=self._watch.name)
-                ends = zip(pending, records, strict=True)
-                self._watch.hear([id for id, record in ends if record is None or record.state.finished])
-        return over
+                break
+            try:
+                await _listen(self.broker, self._watches, left)
+            except BrokerAway:
+                time.sleep(min(left, _AWAY_PAUSE))  # noqa: ASYNC251 (there is no loop here)
+        return watching.take()
 
-    def unwatch(self, ids: Collection[str]) -> None:
-        self._watch.forget(ids)
-
-    def close(self) -> None:
-        with contextlib.suppress(DrayError):
-            run_blocking(self.broker.close())
+    def unwatch(self, watching: Watching) -> None:
+        self._watches.forget(watching)
 
 
 class AwaitedLink:
@@ -151,35 +119,37 @@ class AwaitedLink:
 
     blocking = False
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.process = _process
-        self._loop = loop
-        self._watch = _Watch()
+        self._watches = Watches()
         self._pump: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
-        self._outgoing: dict[Any, list[tuple[Job, asyncio.Future[Accepted]]]] = {}
+        self._outgoing: dict[Durability | None, list[_Sent]] = {}
+        self.close = weakref.finalize(self, _let_go, broker)
 
-    async def put(self, job: Job, durability: Any) -> Accepted:
+    async def put(self, job: Job, durability: Durability | None) -> Accepted:
         check_job(job)  # here, so that one wrong job does not fail its neighbours
         if job.waits_for:
             return (await self.broker.put([job], durability=durability))[0]
+        loop = asyncio.get_running_loop()
         waiting = self._outgoing.setdefault(durability, [])
-        future: asyncio.Future[Accepted] = self._loop.create_future()
+        future: asyncio.Future[Accepted] = loop.create_future()
         waiting.append((job, future))
         if len(waiting) == 1:
-            self._loop.call_soon(self._dispatch, durability)
+            loop.call_soon(self._dispatch, durability)
         return await future
 
-    def _dispatch(self, durability: Any) -> None:
-        waiting = self._outgoing.pop(durability)
+    def _dispatch(self, durability: Durability | None) -> None:
+        # A caller that gave up before anything was sent wants nothing sent.
+        waiting = [sent for sent in self._outgoing.pop(durability) if not sent[1].cancelled()]
         for first in range(0, len(waiting), PUT_STEP):
-            task = self._loop.create_task(self._send(waiting[first : first + PUT_STEP], durability))
+            batch = waiting[first : first + PUT_STEP]
+            task = asyncio.get_running_loop().create_task(self._send(batch, durability))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _send(self, batch: list[tuple[Job, asyncio.Future[Accepted]]], durability: Any) -> None:
+    async def _send(self, batch: list[_Sent], durability: Durability | None) -> None:
         try:
             replies = await self.broker.put([job for job, _ in batch], durability=durability)
         except BaseException as error:
@@ -197,72 +167,89 @@ class AwaitedLink:
         await asyncio.sleep(seconds)
 
     def time(self) -> float:
-        return self._loop.time()
+        return asyncio.get_running_loop().time()
 
-    async def watch(self, ids: Sequence[str]) -> list[Record | None]:
-        records = await self.broker.get(ids, watch=self._watch.name)
-        self._watch.want(records, ids)
-        return records
+    async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
+        await _watch(self.broker, self._watches, watching, ids)
 
-    async def ended(self, pending: Collection[str], timeout: float | None) -> set[str]:
-        deadline = None if timeout is None else self._loop.time() + timeout
-        while not (over := self._watch.among(pending)):
-            left = None if deadline is None else deadline - self._loop.time()
-            if left is not None and left <= 0:
-                return over
-            if self._pump is None or self._pump.done():
-                # In a context of its own: it serves all who wait, not only the job that asked first.
-                self._pump = self._loop.create_task(self._listen(), context=Context())
-                self._pump.add_done_callback(self._stopped)
-            pump, news = self._pump, self._news
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), left)
-            if pump.done() and not pump.cancelled():
+    async def ended(self, watching: Watching, timeout: float | None) -> set[str]:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        while not watching.over and (deadline is None or loop.time() < deadline):
+            pump = self._listening(loop)
+            woken = loop.create_future()
+            watching.woken = functools.partial(_wake, woken)
+            timer = None if deadline is None else loop.call_at(deadline, _wake, woken)
+            try:
+                await woken
+            finally:
+                watching.woken = None
+                if timer is not None:
+                    timer.cancel()
+            if pump.done() and not pump.cancelled() and not watching.over:
                 pump.result()  # raises what ended it
-        return over
+        return watching.take()
+
+    def _listening(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        if self._pump is None or self._pump.done():
+            # In a context of its own: it serves all who wait, not only the job that asked first.
+            self._pump = loop.create_task(self._listen(), context=Context())
+            self._pump.add_done_callback(self._stopped)
+        return self._pump
+
+    async def _listen(self) -> None:
+        """One wait for all who wait; ends with the last of them."""
+        pause = _AWAY_PAUSE
+        while self._watches.open:
+            try:
+                await _listen(self.broker, self._watches, LOOK_AGAIN)
+                pause = _AWAY_PAUSE
+            except BrokerAway:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 2.0)
 
     def _stopped(self, pump: asyncio.Task[None]) -> None:
         if not pump.cancelled():
             pump.exception()
-        self._tell()
+        self._watches.wake_all()
 
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-
-    async def _listen(self) -> None:
-        """One wait for all who wait; ends with the last of them."""
-        pause = 0.05
-        while self._watch.wanted.keys() - self._watch.over:
-            try:
-                wake = await self.broker.wait(Interest(watcher=self._watch.name), LOOK_AGAIN)
-                ended: Collection[str] = wake.finished or await self._read_again()
-                pause = 0.05
-            except BrokerAway:
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 2.0)
-                continue
-            if ended:
-                self._watch.hear(ended)
-                self._tell()
-
-    async def _read_again(self) -> list[str]:
-        ids = list(self._watch.wanted.keys() - self._watch.over)
-        records = await self.broker.get(ids, watch=self._watch.name)
-        ends = zip(ids, records, strict=True)
-        return [id for id, record in ends if record is None or record.state.finished]
-
-    def unwatch(self, ids: Collection[str]) -> None:
-        self._watch.forget(ids)
-        if not self._watch.wanted and self._pump is not None:
+    def unwatch(self, watching: Watching) -> None:
+        self._watches.forget(watching)
+        if not self._watches.open and self._pump is not None:
             self._pump.cancel()
             self._pump = None
 
-    def close(self) -> None:
-        if self._pump is not None and not self._loop.is_closed():
-            self._pump.cancel()
-        with contextlib.suppress(DrayError, RuntimeError):
-            run_blocking(self.broker.close())
+
+_Sent = tuple[Job, asyncio.Future[Accepted]]
+
+
+async def _watch(broker: Broker, watches: Watches, watching: Watching, ids: Sequence[str]) -> None:
+    # Expected before they are read: an end may be heard before the reading task goes on.
+    watches.expect(watching, ids)
+    try:
+        watches.note(ids, await broker.get(ids, watch=watches.name))
+    except BaseException:
+        watches.forget(watching)
+        raise
+
+
+async def _listen(broker: Broker, watches: Watches, seconds: float) -> None:
+    """Wait for word of any end."""
+    wake = await broker.wait(Interest(watcher=watches.name), seconds)
+    watches.hear(wake.finished)
+    if not wake.finished and seconds == LOOK_AGAIN:
+        ids = list(watches.open)
+        watches.note(ids, await broker.get(ids, watch=watches.name))
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def _let_go(broker: Broker) -> None:
+    with contextlib.suppress(DrayError, RuntimeError):
+        run_blocking(broker.close())
 
 
 Opener = Callable[[bool], Coroutine[Any, Any, Broker]]
@@ -289,7 +276,6 @@ class Client:
     def __init__(self, open: Opener) -> None:
         self.open = open
         self._local = threading.local()
-        self._all: weakref.WeakSet[BlockingLink | AwaitedLink] = weakref.WeakSet()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AwaitedLink] = (
             weakref.WeakKeyDictionary()
         )
@@ -318,7 +304,6 @@ class Client:
             if link is not None:
                 link.close()  # inherited through fork: let go of it, the parent goes on with its own
             link = self._local.link = BlockingLink(run_blocking(self.open(True)))
-            self._all.add(link)
         return link
 
     async def _loop_link(self) -> AwaitedLink:
@@ -334,17 +319,16 @@ class Client:
             if raced is not None and raced.process is _process:
                 await broker.close()
                 return raced
-            link = self._loops[loop] = AwaitedLink(broker, loop)
-            self._all.add(link)
+            link = self._loops[loop] = AwaitedLink(broker)
         return link
 
     def close(self) -> None:
-        """Let go of every connection, whoever opened it. The next call opens a new one."""
-        for link in list(self._all):
-            link.close()
-        self._all.clear()
-        self._loops.clear()
+        """Let go of every connection, whoever opened it; the next call opens a new one.
+
+        They are not closed under the hands of another thread: one that is in use there goes after that.
+        """
         self._local = threading.local()
+        self._loops = weakref.WeakKeyDictionary()
 
 
 def forbid_on_worker_loop(call: str, twin: str) -> None:

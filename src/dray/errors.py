@@ -47,6 +47,18 @@ from collections.abc import Sequence
 class DrayError(Exception):
     """Root of everything dray raises."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # By default an error is made anew from its message alone, which most of these cannot be: one that
+        # left a pool of processes would break the pool.
+        return _restore, (type(self), self.args, vars(self))
+
+
+def _restore(kind: type[DrayError], args: tuple[object, ...], fields: dict[str, object]) -> DrayError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(fields)
+    return error
+
 
 class InvalidInput(DrayError, ValueError):
     """A value was refused before anything was done with it."""
@@ -158,11 +170,17 @@ class JobError(DrayError):
 
 
 class JobFailed(JobError):
-    """The job is dead. `type`, `error` and `traceback` tell what happened where it ran."""
+    """The job is dead. `type`, `message` and `traceback` (a text) tell what happened where it ran.
 
-    def __init__(self, job_id: str, type: str, error: str, traceback: str = "") -> None:
-        super().__init__(job_id, f"job {job_id} failed: {type}: {error}")
-        self.type, self.error, self.traceback = type, error, traceback
+    `reason` is why it was not tried again. Of a job that did not fail itself (poison, expired, dropped), the
+    reason's first word is the type.
+    """
+
+    def __init__(
+        self, job_id: str, type: str, message: str, traceback: str = "", reason: str | None = None
+    ) -> None:
+        super().__init__(job_id, f"job {job_id} failed: {type}: {message}")
+        self.type, self.message, self.traceback, self.reason = type, message, traceback, reason
 
 
 class JobCancelled(JobError):

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dray.broker.verbs import Cancel, Ids, JobAction, Retry
+from dray.call import Duration
 from dray.client import Client, Link, forbid_on_worker_loop, giving_back_slot
+from dray.duration import format_duration, parse_duration
 from dray.errors import (
     InvalidInput,
     JobCancelled,
@@ -21,13 +23,16 @@ from dray.errors import (
 from dray.info import JobInfo, describe
 from dray.job import Record, State
 from dray.twins import awaits, blocks
+from dray.watching import Watching
 from dray.why import Why, explain
 
 if TYPE_CHECKING:
     from dray.app import App
 
 R = TypeVar("R")
-Timeout = float | int | None
+Timeout = Duration | None
+_NOT_ITS_OWN = frozenset({"poison", "expired", "dropped"})
+"""What a broker's own reasons begin with: such a job is dead though its last run did not say so."""
 
 
 class JobHandle(Generic[R]):
@@ -123,42 +128,55 @@ async def _result(link: Link, job: JobHandle[Any], timeout: Timeout) -> Any:
 async def _ends(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, Record | None]:
     """The records of jobs once all have ended; JobTimeout names those that have not."""
     deadline = _deadline(link, timeout)
-    ids = list(dict.fromkeys(ids))
-    records = dict(zip(ids, await link.watch(ids), strict=True))
+    watching = Watching()
+    pending = dict.fromkeys(ids)
     try:
-        pending = {id for id, record in records.items() if record is not None and not record.state.finished}
-        while pending:
-            over = await link.ended(pending, None if deadline is None else deadline - link.time())
-            if not over:
-                raise _not_yet(pending, records, timeout)
-            found = await link.broker.get(list(over))
-            for id, record in zip(over, found, strict=True):
-                records[id] = record
-                # Retried by hand in the same moment: it is not over after all.
-                if record is None or record.state.finished:
-                    pending.discard(id)
-                else:
-                    link.unwatch([id])
-                    await link.watch([id])
+        await link.watch(watching, list(pending))
+        over = {id for id, record in watching.records.items() if _is_over(record)}
+        watching.over -= over
+        while True:
+            for id in over:
+                pending.pop(id, None)
+            if not pending:
+                return watching.records
+            ended = await link.ended(watching, None if deadline is None else deadline - link.time())
+            if not ended:
+                raise await _not_yet(link, pending, timeout)
+            over = await _read_ends(link, watching, list(ended))
     finally:
-        link.unwatch(ids)
-    return records
+        link.unwatch(watching)
+
+
+async def _read_ends(link: Link, watching: Watching, ids: list[str]) -> set[str]:
+    """Read jobs that have ended. One that was retried by hand meanwhile has not: it is watched again."""
+    over = set()
+    for id, record in zip(ids, await link.broker.get(ids), strict=True):
+        if _is_over(record):
+            watching.records[id] = record
+            over.add(id)
+        else:
+            await link.watch(watching, [id])
+    return over
+
+
+def _is_over(record: Record | None) -> bool:
+    return record is None or record.state.finished
 
 
 def _deadline(link: Link, timeout: Timeout) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout < 0:  # type: ignore[redundant-expr]
-        raise InvalidInput("timeout", timeout, "seconds from 0, or None to wait for ever, are allowed")
-    return link.time() + timeout
+    return None if timeout is None else link.time() + parse_duration("timeout", timeout) / 1000
 
 
-def _not_yet(pending: Collection[str], records: dict[str, Record | None], timeout: Timeout) -> JobTimeout:
+async def _not_yet(link: Link, pending: Collection[str], timeout: Timeout) -> JobTimeout:
     id = next(iter(pending))
-    record = records[id]
+    (record,) = await link.broker.get([id])
     state = record.state if record is not None else State.NOT_FOUND
     more = f" (and {len(pending) - 1} more)" if len(pending) > 1 else ""
-    return JobTimeout(id, f"job {id}{more} was still {state} after {timeout} s; it goes on")
+    return JobTimeout(id, f"job {id}{more} was still {state} after {_shown(timeout)}; it goes on")
+
+
+def _shown(timeout: Timeout) -> str:
+    return "no time" if timeout is None else format_duration(parse_duration("timeout", timeout))
 
 
 def _unknown(id: str) -> JobNotFound:
@@ -172,11 +190,7 @@ def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
     if record is None:
         raise _unknown(job.id)
     if record.state is State.DEAD:
-        reason, error = record.reason or "dead", record.error
-        if error is None:
-            what, _, text = reason.partition(": ")
-            raise JobFailed(job.id, what, text or reason)
-        raise JobFailed(job.id, error.type, error.message, error.traceback)
+        raise _failure(record)
     if record.state is State.CANCELLED:
         raise JobCancelled(job.id, f"job {job.id} was cancelled: {record.reason or 'no reason given'}")
     if record.result is None:
@@ -187,6 +201,16 @@ def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
     task = job.app.tasks.get(record.job.task)
     kind = Any if task is None else task.hints.returns
     return job.app.codecs.decode_value(record.result, kind, limit=job.app.settings.max_result)
+
+
+def _failure(record: Record) -> JobFailed:
+    reason, error = record.reason or "dead", record.error
+    what, _, text = reason.partition(": ")
+    if error is None:
+        return JobFailed(record.id, what, text or reason, reason=reason)
+    if what in _NOT_ITS_OWN:  # the error is that of an earlier attempt
+        return JobFailed(record.id, what, text, error.traceback, reason)
+    return JobFailed(record.id, error.type, error.message, error.traceback, reason)
 
 
 # many at once
@@ -223,52 +247,63 @@ async def agather(
     return await giving_back_slot(_app_of(jobs).client.run(_gather, jobs, timeout, return_exceptions))
 
 
-async def _next_over(link: Link, pending: Collection[str], deadline: float | None) -> set[str]:
-    over = await link.ended(pending, None if deadline is None else deadline - link.time())
-    if not over:
-        id = next(iter(pending))
-        raise JobTimeout(id, f"{len(pending)} jobs were not over in time, {id} among them; they go on")
-    return over
-
-
-async def _start_watching(link: Link, ids: list[str], timeout: Timeout) -> float | None:
-    deadline = _deadline(link, timeout)
-    await link.watch(ids)
-    return deadline
-
-
-async def _stop_watching(link: Link, ids: list[str]) -> None:
-    link.unwatch(ids)
-
-
 def as_completed(jobs: Iterable[JobHandle[R]], timeout: Timeout = None) -> Iterator[JobHandle[R]]:
-    """The jobs, each as soon as it is over, however it ended: `job.get()` then returns or raises at once."""
+    """The jobs, each as soon as it is over, however it ended: `job.get()` then returns or raises at once.
+
+    A job that is given several times comes once.
+    """
     forbid_on_worker_loop("dray.as_completed()", "async for job in dray.aas_completed()")
     pending = {job.id: job for job in jobs}
-    if not pending:
-        return
-    client, ids = _app_of(list(pending.values())).client, list(pending)
-    deadline = client.block(_start_watching, ids, timeout)
+    if timeout is not None:
+        parse_duration("timeout", timeout)  # refused here, not when the first job is asked for
+    return _completed(_app_of(list(pending.values())).client, pending, timeout) if pending else iter(())
+
+
+def _completed(client: Client, pending: dict[str, JobHandle[R]], timeout: Timeout) -> Iterator[JobHandle[R]]:
+    watching = Watching()
+    link, deadline = client.block(_start_watching, watching, list(pending), timeout)
     try:
         while pending:
-            for id in client.block(_next_over, pending.keys(), deadline):
+            for id in client.block(_next_over, link, watching, deadline):
                 yield pending.pop(id)
     finally:
-        client.block(_stop_watching, ids)
+        link.unwatch(watching)
 
 
 async def aas_completed(jobs: Iterable[JobHandle[R]], timeout: Timeout = None) -> AsyncIterator[JobHandle[R]]:
     pending = {job.id: job for job in jobs}
     if not pending:
         return
-    client, ids = _app_of(list(pending.values())).client, list(pending)
-    deadline = await client.run(_start_watching, ids, timeout)
+    client, watching = _app_of(list(pending.values())).client, Watching()
+    link, deadline = await client.run(_start_watching, watching, list(pending), timeout)
     try:
         while pending:
-            for id in await giving_back_slot(client.run(_next_over, pending.keys(), deadline)):
+            for id in await giving_back_slot(client.run(_next_over, link, watching, deadline)):
                 yield pending.pop(id)
     finally:
-        await client.run(_stop_watching, ids)
+        link.unwatch(watching)
+
+
+async def _start_watching(
+    link: Link, watching: Watching, ids: list[str], timeout: Timeout
+) -> tuple[Link, float | None]:
+    deadline = _deadline(link, timeout)
+    await link.watch(watching, ids)
+    return link, deadline
+
+
+async def _next_over(_: Link, link: Link, watching: Watching, deadline: float | None) -> set[str]:
+    """Those over since the last call, told by the link that it began with."""
+    over = await link.ended(watching, None if deadline is None else deadline - link.time())
+    if not over:
+        id = next(iter(watching.open))
+        left = len(watching.open)
+        raise JobTimeout(
+            id,
+            f"{left} job{'s' if left > 1 else ''} of as_completed, {id} among them, "
+            "went on beyond the timeout",
+        )
+    return over
 
 
 def _app_of(jobs: Sequence[JobHandle[Any]]) -> App:

@@ -194,6 +194,14 @@ class Hints:
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
 
+    def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the function can be called like this."""
+        try:
+            self.check(args, kwargs)
+        except TypeError:
+            return False
+        return True
+
     def convert(
         self, args: list[Any], kwargs: dict[str, Any], *, text: bool = False
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -33,7 +33,7 @@ from dray.duration import parse_duration
 from dray.errors import InvalidInput
 from dray.handle import JobHandle
 from dray.info import JobInfo, describe
-from dray.job import PRIORITIES, Overflow, Record, State, parse_priority
+from dray.job import PRIORITIES, Overflow, Record, State, check_name, check_word, parse_priority
 from dray.roster import WorkerInfo, read_workers
 from dray.twins import awaits, blocks
 
@@ -187,16 +187,16 @@ class Queues(_Desk):
         link: Link,
         queue: str,
         *,
-        states: Sequence[State | str] = _UNSTARTED,
+        states: State | str | Sequence[State | str] = _UNSTARTED,
         task: str | None = None,
         dry_run: bool = False,
         progress: Progressed | None = None,
     ) -> Changed:
         """Delete what waits in the queue (ready, scheduled, retrying, waiting); what runs is left alone."""
-        wanted = [_state(state) for state in states]
+        wanted = [_state(state) for state in ((states,) if isinstance(states, str) else states)]
         if State.RUNNING in wanted:
             raise InvalidInput("states", "running", "running jobs cannot be deleted: cancel them first")
-        queries = [Query(state=state, queue=queue, task=task) for state in wanted]
+        queries = [Query(state=state, queue=check_name("queue", queue), task=task) for state in wanted]
         return await _change_all(link, queries, Delete(), dry_run, progress)
 
     list, alist = blocks(_list), awaits(_list)
@@ -257,12 +257,8 @@ class Dead(_Desk):
     purge, apurge = blocks(_purge), awaits(_purge)
 
     async def _fitting(self, link: Link, which: Graves) -> AsyncIterator[Record]:
-        unknown = sorted(which.keys() - Graves.__annotations__.keys())
-        if unknown:
-            raise InvalidInput("filter", unknown[0], f"one of {', '.join(Graves.__annotations__)} is allowed")
-        older = which.get("older")
+        query, older = _dead(which), which.get("older")
         before = None if older is None else self._app.now() - parse_duration("older", older)
-        query = Query(state=State.DEAD, task=which.get("task"), queue=which.get("queue"))
         async for record in _records(link.broker, query):
             if before is None or (record.finished or 0) <= before:
                 yield record
@@ -276,10 +272,13 @@ class Dead(_Desk):
         dry_run: bool,
         progress: Progressed | None,
     ) -> Changed:
+        if selection is None and which.get("older") is None:
+            # By query, so that what somebody else replays in the same moment is let alone.
+            return await _change_all(link, [_dead(which)], action, dry_run, progress)
         if selection is None:
             ids = [record.id async for record in self._fitting(link, which)]
             return await _change_ids(link, ids, action, dry_run, progress)
-        if which:
+        if any(value is not None for value in which.values()):
             raise InvalidInput("selection", selection, "give either jobs or a filter, not both")
         ids, refused = _ids(selection), {}
         for id, record in zip(ids, await link.broker.get(ids), strict=True):
@@ -317,9 +316,19 @@ def read_where(where: Where) -> Query:
     return Query(**fields)
 
 
+def _dead(which: Graves) -> Query:
+    unknown = sorted(which.keys() - Graves.__annotations__.keys())
+    if unknown:
+        raise InvalidInput("filter", unknown[0], f"one of {', '.join(Graves.__annotations__)} is allowed")
+    return Query(state=State.DEAD, task=which.get("task"), queue=which.get("queue"))
+
+
 def _state(value: object) -> State:
     try:
-        return State(value)  # type: ignore[arg-type]  # anything else raises
+        state = State(value)  # type: ignore[arg-type]  # anything else raises
+        if state is State.NOT_FOUND:
+            raise ValueError(state)
+        return state
     except ValueError:
         allowed = ", ".join(state for state in State if state is not State.NOT_FOUND)
         raise InvalidInput("state", value, f"one of {allowed} is allowed") from None
@@ -337,7 +346,7 @@ async def _records(broker: Broker, query: Query) -> AsyncIterator[Record]:
 
 
 async def _find(link: Link, app: App, query: Query, limit: int | None, cursor: str | None) -> Found:
-    if limit is not None and limit < 1:
+    if limit is not None and (type(limit) is not int or limit < 1):
         raise InvalidInput("limit", limit, "a number from 1, or None for all, is allowed")
     found = Found()
     while limit is None or len(found) < limit:
@@ -362,7 +371,15 @@ def _limits(limits: Limit) -> SetLimits:
 def _ids(selection: Selection) -> list[str]:
     if isinstance(selection, str | JobHandle | JobInfo):
         selection = [selection]
-    return [one if isinstance(one, str) else one.id for one in selection]
+    if not isinstance(selection, Iterable):
+        raise InvalidInput("selection", selection, "ids, handles or infos of jobs are allowed")
+    return list(dict.fromkeys(_id(one) for one in selection))
+
+
+def _id(one: object) -> str:
+    if isinstance(one, JobHandle | JobInfo):
+        return one.id
+    return check_word("id", one)
 
 
 async def _change(
@@ -373,11 +390,13 @@ async def _change(
     dry_run: bool,
     progress: Progressed | None,
 ) -> Changed:
-    if (selection is None) == (not where):
+    query = read_where(where)
+    # A filter whose every word is None would fit all jobs there are: nobody who deletes means that.
+    if (selection is None) == (query == Query()):
         raise InvalidInput("selection", selection, "give either jobs or a filter such as queue= or state=")
     if selection is not None:
         return await _change_ids(link, _ids(selection), action, dry_run, progress)
-    return await _change_all(link, [read_where(where)], action, dry_run, progress)
+    return await _change_all(link, [query], action, dry_run, progress)
 
 
 async def _change_all(

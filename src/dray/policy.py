@@ -33,6 +33,8 @@ __all__ = [
     "Rate",
     "Retention",
     "check_batch",
+    "check_description",
+    "check_headers",
     "check_job",
     "format_duration",
     "parse_duration",
@@ -278,9 +280,9 @@ def check_job(job: Job) -> None:
     if job.tags != ():
         _check_words("tags", job.tags, at_most=100)
     if job.description != "":
-        _check_description(job.description)
+        check_description(job.description)
     if job.headers or type(job.headers) is not dict:
-        _check_headers(job.headers)
+        check_headers(job.headers)
 
 
 def _check_identity(job: Job) -> None:
@@ -382,12 +384,13 @@ def _check_waits(job: Job) -> None:
         raise InvalidInput("waits_for", job.waits_for, "each id is allowed once")
 
 
-def _check_description(text: object) -> None:
+def check_description(text: object) -> str:
     if not isinstance(text, str) or len(text) > 4096 or not _is_unicode(text):
         raise InvalidInput("description", text, "a text of at most 4096 characters is allowed")
+    return text
 
 
-def _check_headers(headers: object) -> None:
+def check_headers(headers: object) -> None:
     texts: list[object] = [None]
     if isinstance(headers, dict):
         texts = [text for pair in headers.items() for text in pair]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import string
 from collections.abc import Callable, Coroutine, Mapping
 from typing import (
@@ -37,8 +38,8 @@ from dray.context import Context, detached
 from dray.duration import parse_duration
 from dray.errors import InvalidInput
 from dray.hints import Hints, annotations_of
-from dray.job import Overflow, check_name, parse_priority
-from dray.policy import Backoff, BackoffFunction, Rate
+from dray.job import Overflow, check_name, check_word, parse_priority
+from dray.policy import Backoff, BackoffFunction, Rate, check_description
 
 if TYPE_CHECKING:
     from dray.app import App
@@ -115,19 +116,25 @@ class Task(Generic[P, R]):
         self, app: App, name: str, function: Callable[..., Any], settings: TaskSettings | None = None
     ) -> None:
         self.app, self.name, self.function = app, check_name("name", name), function
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidInput(
+                "task", function, "a generator has no one result: return a list, or report progress"
+            )
         self.is_async = is_async(function)
-        self.context_parameters = tuple(
-            parameter for parameter, kind in annotations_of(function).items() if _is_context(kind)
-        )
+        parameters = inspect.signature(function).parameters
+        self.context_parameters = _context_parameters(function, parameters)
         """Names of the parameters that are filled in where the job runs."""
         positions = [
             parameter.name
-            for parameter in inspect.signature(function).parameters.values()
+            for parameter in parameters.values()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
         self._context_places = {
             name: positions.index(name) for name in self.context_parameters if name in positions
         }
+        self._contexts_wanted = tuple(
+            name for name in self.context_parameters if parameters[name].default is inspect.Parameter.empty
+        )
         self.hints = Hints.of(function, skip=frozenset(self.context_parameters))
         settings = settings or {}
         self.options = read_task_options(name, settings)
@@ -172,17 +179,19 @@ class Task(Generic[P, R]):
             return None, None
         bound = self.hints.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return (
-            None if rate is None else rate.format_map(bound.arguments),
-            None if running is None else running.format_map(bound.arguments),
-        )
+        return _fill("rate_key", rate, bound.arguments), _fill("running_key", running, bound.arguments)
 
     def place(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], context: Context
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with the context put where the signature asks for it."""
+        return self._place(args, kwargs, context, self.context_parameters)
+
+    def _place(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], context: Context, names: tuple[str, ...]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         placed = list(args)
-        for name in self.context_parameters:
+        for name in names:
             index = self._context_places.get(name, _MOST)
             if index <= len(placed):
                 placed.insert(index, context)
@@ -191,10 +200,10 @@ class Task(Generic[P, R]):
         return tuple(placed), kwargs
 
     def run_here(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A direct call: no job, so a context, where one is asked for and none is given, is of no job."""
-        given = (*args, *kwargs.values())
-        if self.context_parameters and not any(isinstance(value, Context) for value in given):
-            args, kwargs = self.place(args, kwargs, detached(self.app, self.name))
+        """A direct call, as of any function; a context that is missing is filled in, and is of no job."""
+        given = any(isinstance(value, Context) for value in (*args, *kwargs.values()))
+        if self._contexts_wanted and not given and self.hints.fits(args, kwargs):
+            args, kwargs = self._place(args, kwargs, detached(self.app, self.name), self._contexts_wanted)
         return self.function(*args, **kwargs)
 
 
@@ -248,8 +257,36 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
+def _context_parameters(
+    function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
+) -> tuple[str, ...]:
+    resolved = annotations_of(function)
+    return tuple(
+        name
+        for name, parameter in parameters.items()
+        if _is_context(resolved.get(name, parameter.annotation))
+    )
+
+
 def _is_context(annotation: Any) -> bool:
+    if isinstance(annotation, str):  # cannot be resolved: the name was imported for the type checker only
+        return _CONTEXT_NAME.fullmatch(annotation) is not None
     return annotation is Context or Context in get_args(annotation)
+
+
+_CONTEXT_NAME: Final = re.compile(r"(dray\.)?Context( *\| *None)?")
+
+
+def _fill(field: str, template: str | None, arguments: Mapping[str, Any]) -> str | None:
+    """A key like `"customer:{customer_id}"` with the arguments of one call."""
+    if template is None:
+        return None
+    try:
+        return check_word(field, template.format_map(arguments))
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(field, template, f"it cannot be filled from this call: {error!r}") from error
 
 
 def read_task_options(task: str, given: TaskSettings) -> TaskOptions:
@@ -319,8 +356,15 @@ def _read_bool(field: str) -> Callable[[Any], bool]:
     return read
 
 
-def _read_length(field: str) -> Callable[[Any], int]:
-    return lambda value: parse_duration(field, value)
+def _read_span(field: str) -> Callable[[Any], int | None]:
+    return lambda value: parse_duration(field, value) or None  # 0 means: none
+
+
+def _read_rate(value: Any) -> str:
+    try:
+        return str(Rate.parse(value))
+    except InvalidInput as error:
+        raise InvalidInput("rate_limit", value, error.allowed) from None
 
 
 _OPTION_READERS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -329,7 +373,7 @@ _OPTION_READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "retries": read_retries,
     "backoff": lambda value: None if callable(value) else str(Backoff.parse(value)),
     "timeout": read_timeout,
-    "rate_limit": lambda value: str(Rate.parse(value)),
+    "rate_limit": _read_rate,
     "rate_key": _read_text("rate_key"),
     "running_key": _read_text("running_key"),
     "max_running": _read_whole("max_running"),
@@ -342,9 +386,10 @@ _OPTION_READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "retry_on": _read_errors("retry_on"),
     "give_up_on": _read_errors("give_up_on"),
     "tags": read_tags,
-    "description": _read_text("description"),
+    "description": check_description,
     "codec": _read_text("codec"),
-    **{field: _read_length(field) for field in ("ttl", "result_ttl", "once")},
+    "result_ttl": lambda value: parse_duration("result_ttl", value),
+    **{field: _read_span(field) for field in ("ttl", "once")},
 }
 
 

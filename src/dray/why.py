@@ -19,9 +19,11 @@ LOOK_AHEAD = 1000
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason. `code` is one of not_found, waits_for_jobs, due_later, retry_later, queue_paused,
-    task_paused, no_workers, no_worker_for_queue, no_worker_for_task, no_worker_for_priority, limited, in_line,
-    running, stopping, succeeded, dead, cancelled.
+    """The reason.
+
+    `code` is one of not_found, waits_for_jobs, due_later, retry_later, queue_paused, task_paused, no_workers,
+    no_worker_for_queue, no_worker_for_task, no_worker_for_priority, limited, in_line, running, stopping,
+    succeeded, dead, cancelled.
     """
 
     id: str
