@@ -27,7 +27,6 @@ from dray.worker.channel import (
     Broken,
     Counted,
     FromSupervisor,
-    Idle,
     Lapsed,
     Message,
     Retiring,
@@ -154,7 +153,7 @@ class StandIn:
         for taken in self.held[:]:
             TASKS[taken.job.task](self, taken)
         self.pulse.write("running", len(self.held))
-        self.say(Idle(not self.held))
+        self.say(Counted(self.succeeded, 0, len(self.held)))
         if self.succeeded >= self.quota and self.stop is None:
             self.say(Retiring("quota"))
             self.stop, self.stop_at = Stop(0), time.monotonic() + 3600
@@ -176,7 +175,6 @@ class StandIn:
         run_blocking(self.broker.settle(self.session, [Outcome(id=taken.job.id, run=taken.run, kind=kind)]))
         self.held.remove(taken)
         self.succeeded += 1
-        self.say(Counted(self.succeeded, 0, len(self.held)))
 
 
 def begun(executor: StandIn, taken: Taken) -> bool:

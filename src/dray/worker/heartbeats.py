@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -36,6 +37,7 @@ class Heartbeats:
         self._executors, self._describe = executors, describe
         self._told: WorkerInfo | None = None
         self._told_at = 0.0
+        self._changed = asyncio.Event()
 
     async def renew_for_ever(self) -> None:
         longest = min(self._every, LONGEST_PAUSE)
@@ -66,7 +68,14 @@ class Heartbeats:
             due = time.monotonic() - self._told_at >= self._every
             if due or self._told is None or _lasting(info) != _lasting(self._told):
                 await self.tell(info)
-            await asyncio.sleep(min(TELL_EVERY, self._every))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(TELL_EVERY, self._every)):
+                    await self._changed.wait()
+            self._changed.clear()
+
+    def tell_soon(self) -> None:
+        """Something has changed that others should not wait for."""
+        self._changed.set()
 
     async def tell(self, info: WorkerInfo) -> None:
         await self._line.ask(lambda broker: write_worker(broker, info, 2 * self._lease))

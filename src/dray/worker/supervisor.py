@@ -154,7 +154,7 @@ class Supervisor:
             broken=self._bear_broken,
         )
         self._duties = Duties(line, self.id, lease=settings.lease, interval=settings.sweep_interval)
-        beats = Heartbeats(
+        self._beats = beats = Heartbeats(
             line,
             lease=settings.lease,
             heartbeat=settings.heartbeat,
@@ -182,6 +182,7 @@ class Supervisor:
 
     async def _wind_down(self, posts: Posts) -> None:
         self._state = "stopping"
+        self._beats.tell_soon()
         grace = self._settings.shutdown_grace if self._reason is None and self._asked < 2 else 0
         self._deadline = time.monotonic() + grace / 1000 + MARGIN
         posts.stop(grace)
@@ -293,6 +294,7 @@ class Supervisor:
             allowed = self._settings.tasks
             self._tasks = frozenset(name for name in message.tasks if allowed is None or name in allowed)
             self._greet()
+            self._beats.tell_soon()
 
     def _greet(self) -> None:
         if not self._greeted:
