@@ -36,8 +36,8 @@ format: $(READY) ## rewrite the code in the project's format
 	$(RUN) -m ruff check --fix $(CODE)
 	$(RUN) -m ruff format $(CODE)
 
-demo: $(READY) ## see it work: real workers on the embedded broker, one of them killed; ends by itself
-	@$(RUN) examples/tour.py
+demo: $(READY) ## see it work: a real worker on the embedded broker, with accidents; ends by itself
+	@$(RUN) -m dray demo
 
 sim: $(READY) ## simulate clients, faults and crashes on a virtual clock (SECONDS=30; SEED=n replays one)
 	$(RUN) -m dray.testing.sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SAYS = {
+    "beside.py": [],
+    "cancel.py": [
+        "cancelled before its time: True cancelled",
+        "cancelled while it ran: nobody wants to see it",
+    ],
+    "emails.py": ["delivered to flaky@x.org by attempt 3", "dead: ('never@x.org',) after 4 attempts"],
+    "fan_out.py": ["in all: 1229", "awaited: [4, 25, 168]"],
+    "quickstart.py": ["enqueued: ready", "result: 5", "afterwards: succeeded"],
+}
+"""Lines that each example prints, beside others."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
@@ -26,14 +36,4 @@ def test_an_example_runs_and_leaves_nothing_behind(example: Path, tmp_path: Path
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
     assert list(scratch.iterdir()) == []
-
-
-def test_the_tour_accounts_for_every_job(tmp_path: Path) -> None:
-    tour = ROOT / "examples" / "tour.py"
-    done = subprocess.run([sys.executable, str(tour)], capture_output=True, text=True, timeout=60)
-    assert "Nothing was lost, nothing finished twice." in done.stdout
-    assert "3 dead" in done.stdout
-    assert "flaky     5 succeeded" in done.stdout
-    held = re.search(r"(\d+) of them were held by the killed worker", done.stdout)
-    assert held is not None
-    assert int(held[1]) > 0
+    assert set(SAYS[example.name]) <= set(done.stdout.splitlines())

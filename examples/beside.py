@@ -1,0 +1,24 @@
+"""A worker beside an example, as you would run it in another terminal: `dray worker -A quickstart:app`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def worker_for(example: str) -> Iterator[None]:
+    """Serve the `app` of an example's file while inside."""
+    file = Path(example).resolve()
+    command = [sys.executable, "-m", "dray", "worker", "-A", f"{file.stem}:app", "-p", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(file.parent), "DRAY_LOG_LEVEL": "error"}
+    worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        worker.terminate()
+        worker.wait()
