@@ -84,6 +84,11 @@ class Crew:
         if self.executor is not None:
             self.executor.thread = threading.get_ident()
 
+    def take_no_more(self) -> None:
+        """Finish what runs, however long that takes, and end."""
+        if self.executor is not None:
+            self.executor.stop(MAX_DURATION)
+
     async def stop(self, grace: int = 0) -> None:
         """Give back what still runs, and leave the lifespan."""
         if self._main is None:

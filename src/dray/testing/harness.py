@@ -157,7 +157,7 @@ class Harness:
     def advance(
         self, by: Duration, *, limit: int | None = None, raise_errors: bool | None = None
     ) -> list[JobInfo]:
-        """Move the clock (seconds, `"5m"`, timedelta). What falls due meanwhile runs at its time, in order."""
+        """Move the clock (seconds, `"5m"`, timedelta); what falls due by then runs at its time, in order."""
         length = parse_duration("by", by)
         return self._report(self._block(lambda crew: self._advance(crew, length), limit), raise_errors)
 
@@ -184,8 +184,7 @@ class Harness:
         with app.testing() as t, t.worker():
             assert send_email.enqueue("a@x.org").get(timeout=5) == 1
         """
-        crew = Crew(self.app, self._store, self._clock, isolate=self._isolate, live=True)
-        return LiveWorker(crew, self._store, self._clock)
+        return LiveWorker(self.app, self._store, self._clock, isolate=self._isolate)
 
     # one implementation of each
 
