@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -66,6 +67,13 @@ def _listed(block: Block) -> tuple[str, str] | None:
         ((page, begin) for page, begin in NOT_RUN if page == block.page and block.body.startswith(begin)),
         None,
     )
+
+
+def test_a_drawing_holds_no_commands() -> None:
+    """A block without a language is not run: what a reader could type belongs into one that is."""
+    drawn = [block for block in BLOCKS if block.language == ""]
+    typed = re.compile(r"^(?:\$ |make |dray |python |pip |from \w+ import|import )", re.M)
+    assert [block.where for block in drawn if typed.search(block.body)] == []
 
 
 def test_every_toml_example_is_a_valid_settings_file(tmp_path: Path) -> None:
@@ -169,6 +177,24 @@ def test_every_variable_that_is_named_is_that_of_a_setting(page: Path) -> None:
     known = {setting.env for setting in describe()} | OTHER_VARIABLES
     named = set(re.findall(r"\bDRAY_[A-Z_]*[A-Z]\b", page.read_text("utf-8")))
     assert named <= known
+
+
+OF_OTHERS = {"busy_timeout", "close_old_connections"}
+"""Names of other projects that pages mention."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_setting_and_option_that_is_named_exists(page: Path) -> None:
+    """Words of several parts in backticks, like `result_ttl`, are words of the code."""
+    word = r"[a-z]+(?:_[a-z]+)+"
+    named = set(re.findall(rf"`(?:[\w.]+\.)?({word})(?:[=(][^`]*)?`", prose_of(page)))
+    assert named - _words_of_the_code(word) - OF_OTHERS == set()
+
+
+@lru_cache
+def _words_of_the_code(word: str) -> set[str]:
+    files = [file for kind in ("py", "sql") for file in (ROOT / "src").rglob(f"*.{kind}")]
+    return {found for file in files for found in re.findall(rf"\b{word}\b", file.read_text("utf-8"))}
 
 
 # reference
