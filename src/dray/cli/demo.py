@@ -16,7 +16,7 @@ def demo_command(keep: bool) -> int:
     """See it work: a tour that ends by itself.
 
     A real worker on the embedded broker in a temporary folder gets some hundred jobs: quick, urgent, delayed,
-    failing, cancelled, dead, and some whose process is killed under them. Takes about 15 seconds and leaves
+    failing, cancelled, dead, and some whose process is killed under them. Takes about ten seconds and leaves
     nothing behind. Ends with 1 if anything did not go as it must.
     """
     code: int = import_module("dray.demo").run(keep=keep, json=wants_json())

@@ -28,7 +28,7 @@ class Place:
         self._undo = ExitStack()
 
     def __enter__(self) -> Place:
-        self._hide_variables()
+        self._set_variables()
         self.folder = Path(tempfile.mkdtemp(prefix="dray-demo-")).resolve()
         if not self.keep:
             self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -51,9 +51,12 @@ class Place:
         """What the worker says."""
         return self.folder / "worker.log"
 
-    def _hide_variables(self) -> None:
-        """Variables that would set something else than the tour relies on."""
-        hidden = {name: value for name, value in os.environ.items() if name.startswith("DRAY_")}
-        for name in hidden:
-            del os.environ[name]
-        self._undo.callback(os.environ.update, hidden)
+    def _set_variables(self) -> None:
+        """No variable may set what the tour relies on, or mean something else in another folder."""
+        before = dict(os.environ)
+        self._undo.callback(os.environ.update, before)
+        for name in before:
+            if name.startswith("DRAY_"):
+                del os.environ[name]
+        if path := before.get("PYTHONPATH"):
+            os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
