@@ -52,6 +52,7 @@ class Crew:
         self.lives: dict[Ref, Live] = {}
         self.stuck: list[Outcome] = []
         self.executor: PacedExecutor | None = None
+        self._children: Children | None = None
         self._main: asyncio.Task[None] | None = None
 
     @property
@@ -100,6 +101,8 @@ class Crew:
             await self._main
         finally:
             await self._store.end_sessions(self.name, self.stuck)
+            if self._children is not None:
+                await _until_gone(self._children)
 
     def _executor(self, state: Any) -> PacedExecutor:
         return PacedExecutor(
@@ -137,7 +140,7 @@ class Crew:
         on_loop = OnLoop(witness, threads.call, threads)
         children: Runner = InProcess(on_loop, threads, bool(judge.middleware))
         if self._isolate:
-            children = Children(witness, path_of(self.app), self._settings(), Path.cwd())
+            children = self._children = Children(witness, path_of(self.app), self._settings(), Path.cwd())
         return Runners(*(Noted(runner, self) for runner in (on_loop, threads, children)))
 
     def _hear(self, message: Message) -> None:
@@ -224,6 +227,14 @@ class Crew:
                 f"all {self.app.settings.concurrency} slots are taken by jobs of {tasks} that wait for jobs "
                 "which need a slot: await them (`await job`), which gives the slot back"
             )
+
+
+async def _until_gone(children: Children) -> None:
+    """Its processes were killed; a loop that is closed before that is noticed leaks their sockets."""
+    for _ in range(200):
+        if not children._idle and not children._busy:
+            return
+        await asyncio.sleep(0.01)
 
 
 def _task_of(lives: dict[Ref, Live], outcome: Outcome) -> str:
