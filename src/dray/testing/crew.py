@@ -205,13 +205,13 @@ class Crew:
     def _all_wait(self) -> bool:
         for ref in self._store.held(self.name):
             live = self.lives.get(ref)
-            if live is None or not (live.away or ref in self._store.gate.blocked):
+            if live is None or not (live.away or self._store.is_blocked(ref)):
                 return False
         return True
 
     def _is_locked(self) -> bool:
         """Every slot is taken by a job whose thread waits for a job that has no slot."""
-        blocked = [ref for ref in self._store.held(self.name) if ref in self._store.gate.blocked]
+        blocked = [ref for ref in self._store.held(self.name) if self._store.is_blocked(ref)]
         return len(blocked) >= self.app.settings.concurrency and self._all_wait()
 
     def _check_stuck(self) -> None:

@@ -75,8 +75,8 @@ class Gate:
         """Started runs per task since the gate was opened."""
         self.ended: list[Ended] = []
         self.raised: dict[Ref, BaseException] = {}
-        self.blocked: dict[Ref, None] = {}
-        """Runs whose thread waits for the end of another job."""
+        self.blocked: dict[Ref, str] = {}
+        """Runs whose thread waits for the end of another job, and the name under which it does."""
         self.mortal: dict[str, None] = {}
         """Ids of jobs with a ttl."""
         self.live = False
@@ -227,7 +227,7 @@ class Store(MemoryBroker):
         """A job's thread waits for another job: whoever drains must know that it cannot go on by itself."""
         deadline = time.monotonic() + timeout
         with self._changed:
-            self.gate.blocked[ref] = None
+            self.gate.blocked[ref] = interest.watcher or ""
             try:
                 while True:
                     if self.gate.closed_for_good:
@@ -265,6 +265,12 @@ class Store(MemoryBroker):
                 if name.startswith(f"{worker}.")
                 for ref in session.holds
             ]
+
+    def is_blocked(self, ref: Ref) -> bool:
+        """Whether a thread of a run waits for another job, and not just for its turn to read of its end."""
+        with self._changed:
+            watcher = self.gate.blocked.get(ref)
+            return watcher is not None and not self._world.mail.get(watcher)
 
     async def end_sessions(self, worker: str, stuck: Sequence[Outcome]) -> None:
         """What a supervisor does when a worker has ended: settle what it could not, free what it held."""
