@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -10,17 +11,25 @@ import re
 import secrets
 import select
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+
+from dray.broker import connect
+from dray.broker.verbs import Query
+from dray.demo.follower import Happening, task_of
+from dray.demo.summary import Facts, Witnessed, run_checks
+from dray.job import Record
 
 MARK = "TOUR_OF_TEST"
 """An environment variable that every process of a tour inherits, so that none can hide."""
@@ -84,6 +93,56 @@ class Tour:
         assert list(self.folder.iterdir()) == []
 
 
+class Kept(NamedTuple):
+    tour: Tour
+    told: dict[str, Any]
+
+
+class Tampered:
+    """The facts of a tour that was kept, to be changed."""
+
+    def __init__(self, records: list[Record], happened: list[Happening], audit: list[str]) -> None:
+        prices = [n * n for n in range(1, sum(task_of(record.id) == "price" for record in records) + 1)]
+        accepted = {record.id for record in records}
+        self.witnessed = Witnessed(
+            calls=len(records), accepted=accepted, results=prices, replaced=2, exit_code=0
+        )
+        self.records, self.happened, self.audit = records, happened, audit
+
+    @staticmethod
+    async def read(kept: Kept) -> Tampered:
+        broker = await connect(kept.told["broker"], "demo")
+        try:
+            page = await broker.find(Query(), limit=1000)
+            feed = await broker.events({}, limit=10_000)
+            happened = [
+                Happening(event.kind, event.id, event.run, entry.at)
+                for entry in feed.entries
+                for event in entry.events
+            ]
+            return Tampered(page.records, happened, await broker.audit())
+        finally:
+            await broker.close()
+
+    def failed(self) -> list[str]:
+        facts = Facts(self.records, self.happened, self.witnessed, self.audit)
+        return [check.what for check in run_checks(facts) if not check.ok]
+
+    def last(self, kind: str) -> Happening:
+        return [event for event in self.happened if event.kind == kind][-1]
+
+    def earlier(self, kind: str, id: str) -> None:
+        place = self._place(kind, id)
+        self.happened[place] = self.happened[place]._replace(at=0)
+
+    def swap(self, kind: str, one: str, other: str) -> None:
+        here, there = self._place(kind, one), self._place(kind, other)
+        self.happened[here], self.happened[there] = self.happened[there], self.happened[here]
+
+    def _place(self, kind: str, id: str) -> int:
+        return [(event.kind, event.id) for event in self.happened].index((kind, id))
+
+
 @pytest.fixture
 def tour(tmp_path: Path) -> Tour:
     return Tour(tmp_path)
@@ -129,11 +188,19 @@ def test_without_a_terminal_it_tells_its_story_in_plain_lines_and_leaves_nothing
     tour.assert_nothing_is_left()
 
 
-def test_its_numbers_agree_with_each_other_and_json_is_all_there_is_on_stdout(tour: Tour) -> None:
-    done = tour.take("--json")
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """A tour whose folder was kept, and what it told."""
+    tour = Tour(tmp_path_factory.mktemp("kept"))
+    done = tour.take("--keep", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    told = json.loads(done.stdout)
+    assert tour.processes() == []
+    return Kept(tour, json.loads(done.stdout))
+
+
+def test_its_numbers_agree_with_each_other(kept: Kept) -> None:
+    told = kept.told
     assert told["ok"] is True
     assert all(check["ok"] for check in told["checks"])
     assert told["calls"] - told["duplicates"] == told["accepted"] == sum(told["states"].values())
@@ -146,40 +213,63 @@ def test_its_numbers_agree_with_each_other_and_json_is_all_there_is_on_stdout(to
     assert told["runs"] == told["states"]["succeeded"] + told["failed"] + told["lost"] + stopped
     assert told["lost"] >= 2
     assert told["replaced"] >= 2
-    assert told["folder"] is None
-    tour.assert_nothing_is_left()
+
+
+def test_its_numbers_are_those_of_the_broker(kept: Kept) -> None:
+    listing = kept.tour.command("jobs", "ls", "--broker", kept.told["broker"], "--json", "--limit", "1000")
+    jobs = json.loads(subprocess.check_output(listing, cwd=kept.tour.folder, timeout=MOST))
+    assert len(jobs) == kept.told["accepted"]
+    assert Counter(job["status"] for job in jobs) == kept.told["states"]
+    assert sum(job["runs"] for job in jobs) == kept.told["runs"]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "noticed"),
+    [
+        (
+            lambda facts: facts.witnessed.accepted.add("order-99"),
+            "every accepted job is in the broker, and no other",
+        ),
+        (lambda facts: facts.happened.append(facts.last("succeeded")), "no job ended twice"),
+        (lambda facts: facts.earlier("taken", "reminder-1"), "nothing delayed started early"),
+        (lambda facts: facts.swap("taken", "order-1", "thumbnail-1"), "high priority went first"),
+        (lambda facts: facts.witnessed.results.reverse(), "results came back in order"),
+        (lambda facts: setattr(facts.witnessed, "exit_code", -9), "the worker ended in good order"),
+    ],
+)
+def test_a_summary_notices_what_did_not_go_as_it_must(
+    kept: Kept, tamper: Callable[[Tampered], None], noticed: str
+) -> None:
+    facts = asyncio.run(Tampered.read(kept))
+    assert facts.failed() == []
+    tamper(facts)
+    assert facts.failed() == [noticed]
 
 
 def test_nobodys_settings_get_in_its_way(tour: Tour) -> None:
     (tour.folder / "dray.toml").write_text('broker_url = "redis://nowhere.invalid"\nnonsense = 1\n')
-    done = tour.take(DRAY_BROKER_URL="memory://", DRAY_APP="no.such:app", DRAY_QUEUES="other")
+    done = tour.take("--json", DRAY_BROKER_URL="memory://", DRAY_APP="no.such:app", DRAY_QUEUES="other")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
+    assert json.loads(done.stdout)["folder"] is None
     (tour.folder / "dray.toml").unlink()
     tour.assert_nothing_is_left()
 
 
-def test_what_is_kept_can_be_looked_into_with_the_commands_it_names(tour: Tour) -> None:
-    done = tour.take("--keep", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    folder = Path(told["folder"])
-    assert folder.parent == tour.scratch
-    assert tour.processes() == []
-    for command in told["next"]:
+def test_the_commands_it_names_work_in_the_folder_it_kept(kept: Kept, tmp_path: Path) -> None:
+    assert Path(kept.told["folder"]).parent == kept.tour.scratch
+    folder = shutil.copytree(kept.told["folder"], tmp_path / "copy")  # they change it, and others read it
+    for command in kept.told["next"]:
         ran = subprocess.run(
             shlex.split(command),
             cwd=folder,
-            env=tour.environment,
+            env=kept.tour.environment,
             capture_output=True,
             text=True,
             timeout=MOST,
         )
         assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
         assert ran.stdout
-    listing = tour.command("jobs", "ls", "--broker", told["broker"], "--json", "--limit", "1000")
-    jobs = json.loads(subprocess.check_output(listing, cwd=tour.folder, timeout=MOST))
-    assert len(jobs) == told["accepted"]
 
 
 def _on_terminal(

@@ -98,21 +98,21 @@ class Facts:
 
     def thumbnails_behind_orders(self) -> int:
         """How many had not started when the orders came."""
-        return len(self.of("thumbnail")) - len({e.id for e in self._before_orders() if e.kind == "taken"})
+        before = self.happened[: self._first("put", "order")]
+        return len(self.of("thumbnail")) - len(
+            {e.id for e in before if (e.kind, e.task) == ("taken", "thumbnail")}
+        )
 
     def thumbnails_between_orders(self) -> int:
         """How many were handed out while an order waited: strict priority means none."""
-        began = len(self._before_orders(any_task=True))
-        last = max(place for place, e in enumerate(self.happened) if e.task == "order" and e.kind == "taken")
-        return sum(e.task == "thumbnail" and e.kind == "taken" for e in self.happened[began:last])
+        taken = [place for place, e in enumerate(self.happened) if (e.kind, e.task) == ("taken", "order")]
+        between = self.happened[self._first("put", "order") : max(taken, default=0)]
+        return sum((e.kind, e.task) == ("taken", "thumbnail") for e in between)
 
-    def _before_orders(self, *, any_task: bool = False) -> list[Happening]:
-        put = next(
-            place
-            for place, event in enumerate(self.happened)
-            if event.task == "order" and event.kind == "put"
-        )
-        return [event for event in self.happened[:put] if any_task or event.task == "thumbnail"]
+    def _first(self, kind: str, task: str) -> int:
+        """The place of the first such event; the end, if there is none."""
+        places = (place for place, e in enumerate(self.happened) if (e.kind, e.task) == (kind, task))
+        return next(places, len(self.happened))
 
     def delays(self) -> list[int]:
         """By how many milliseconds each reminder started after its time; negative would be too early."""
@@ -139,8 +139,13 @@ async def count_everything(broker: Broker, happened: Sequence[Happening], witnes
         lost=facts.crashed(),
         replaced=witnessed.replaced,
         rows=[_row(facts, task, shows) for task, shows in _SHOWS.items()],
-        checks=[Check(what, passes(facts)) for what, passes in _CHECKS.items()],
+        checks=run_checks(facts),
     )
+
+
+def run_checks(facts: Facts) -> list[Check]:
+    """Whether everything went as it must."""
+    return [Check(what, passes(facts)) for what, passes in _CHECKS.items()]
 
 
 async def _read_all(broker: Broker) -> list[Record]:
@@ -199,7 +204,7 @@ _CHECKS: Final[dict[str, Callable[[Facts], bool]]] = {
         {record.id for record in f.records} == f.witnessed.accepted and len(f.records) > 0
     ),
     "every job has ended": lambda f: all(record.state.finished for record in f.records),
-    "no job ended twice": lambda f: max(f.completions().values()) == 1,
+    "no job ended twice": lambda f: max(f.completions().values(), default=0) == 1,
     "high priority went first": lambda f: f.thumbnails_between_orders() == 0,
     "what failed was tried again until it succeeded": lambda f: (
         f.all("email", State.SUCCEEDED) and all(record.failures == 2 for record in f.of("email"))
