@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from dray.cli.bench_app import nothing
 from dray.cli.opening import app_path, options, point, settings_here, store_file
 from dray.cli.output import Column, note, progress_bar, say_json, say_table
 from dray.cli.probe import probe
+from dray.cli.selection import of_every_state
 from dray.cli.shapes import spread
 from dray.cli.target import json_option, target_options, wants_json
 from dray.job import State
@@ -57,11 +60,28 @@ def bench_command(jobs: int) -> int:
         raise click.ClickException(
             "memory:// lives inside one process: there is nothing to measure with a worker"
         )
-    with _place(loaded) as place, progress_bar("bench", total=jobs * 2 + jobs // 10) as progress:
+    with (
+        _cleared_up(),
+        _place(loaded) as place,
+        progress_bar("bench", total=jobs * 2 + jobs // 10) as progress,
+    ):
         app = point(bench_app, place)
         results = _measure(app, jobs, progress)
     _tell(loaded, results)
     return 0
+
+
+@contextmanager
+def _cleared_up() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: what was made for measuring is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -74,7 +94,7 @@ def _place(loaded: Loaded) -> Iterator[Loaded]:
         try:
             yield place
         finally:
-            bench_app.jobs.delete(state=None)
+            of_every_state(bench_app.jobs.delete)(dry_run=False, progress=None)
             bench_app.close()
         return
     parent = _existing(store_file(url).parent)

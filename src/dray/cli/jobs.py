@@ -11,10 +11,12 @@ from dray.cli.main import Suggesting
 from dray.cli.opening import open_store
 from dray.cli.output import note, say, say_fields, say_json, say_table
 from dray.cli.selection import (
+    Change,
     carry_out,
     change_options,
     check_selection,
     filter_options,
+    of_every_state,
     read_filter,
     unknown_job,
 )
@@ -85,11 +87,12 @@ def _change(verb: str, ids: tuple[str, ...], given: dict[str, Any], **more: Any)
         # Retrying also runs succeeded jobs again: by filter that has to be said.
         where.setdefault("state", "dead")
     app = open_store()
-    change = getattr(app.jobs, verb)
+    act = partial(getattr(app.jobs, verb), **more)
+    change: Change
     if ids:
-        change = partial(change, list(ids), **more)
+        change = partial(act, list(ids))
     else:
-        change = partial(change, **(where or {"state": None}), **more)
+        change = partial(act, **where) if where else of_every_state(act)
     return carry_out(verb, change, dry_run=dry_run, yes=yes, by_filter=not ids)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import click
@@ -66,6 +67,24 @@ def check_selection(ids: Sequence[str], where: dict[str, Any], everything: bool)
         raise click.UsageError("give either ids or a filter, not both")
     if not ids and not where and not everything:
         raise click.UsageError("which jobs? Give ids, a filter such as --queue or --state, or --all")
+
+
+def of_every_state(change: Callable[..., Changed]) -> Change:
+    """A change to all jobs there are: `operate` wants a filter, so it is made state by state."""
+
+    def all_of_them(*, dry_run: bool, progress: Progressed | None) -> Changed:
+        ids: list[str] = []
+        for state in STATES:
+            before = len(ids)
+            count = None if progress is None else partial(_add, progress, before)
+            ids += change(state=state, dry_run=dry_run, progress=count).ids
+        return Changed(ids=ids, refused={}, dry_run=dry_run)
+
+    return all_of_them
+
+
+def _add(progress: Progressed, before: int, done: int) -> None:
+    progress(before + done)
 
 
 def carry_out(verb: str, change: Change, *, dry_run: bool, yes: bool, by_filter: bool) -> int:

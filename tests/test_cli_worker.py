@@ -1,0 +1,231 @@
+"""`dray worker`, `dray scheduler` and `dray bench`: real processes on the embedded broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from shell import Shell
+
+
+@contextmanager
+def started(shell: Shell, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker that runs until it is stopped."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dray", *args],
+        cwd=shell.folder,
+        env=shell.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+def until(shell: Shell, id: str, status: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while shell.json("jobs", "show", id)["status"] != status:
+        assert time.monotonic() < deadline, shell.run("why", id)
+        time.sleep(0.05)
+
+
+def test_a_burst_runs_what_is_there_and_ends(shell: Shell) -> None:
+    good = [shell.run("enqueue", "add", str(n), "1").out.strip() for n in range(5)]
+    mail = shell.enqueue("send", "a@x")
+    bad = shell.enqueue("boom", 7)
+    ended = shell.spawn("worker", "-p", "1", "-c", "4", "--burst")
+    assert "namespace shop" in ended.out
+    assert "does not serve queue email" in ended.err
+    assert [shell.json("jobs", "show", id)["result"] for id in good] == [1, 2, 3, 4, 5]
+    dead = shell.json("jobs", "show", bad)
+    assert (dead["status"], dead["error"]["message"]) == ("dead", "boom 7")
+    assert "ValueError: boom 7" in shell.run("jobs", "show", bad).out
+    assert shell.json("jobs", "show", mail)["status"] == "ready"
+    shell.spawn("worker", "-Q", "email", "-p", "1", "--burst")
+    assert shell.json("jobs", "show", mail)["result"] == "a@x"
+    assert shell.json("workers", "ls") == []
+
+
+def test_a_dead_job_is_replayed_and_runs_again(shell: Shell) -> None:
+    bad = shell.enqueue("boom", 1)
+    shell.spawn("worker", "-p", "1", "--burst")
+    assert shell.run("dead", "replay", "--all", "--yes").out == "replay: 1 job\n"
+    shell.spawn("worker", "-p", "1", "--burst")
+    job = shell.json("jobs", "show", bad)
+    assert (job["status"], job["runs"]) == ("dead", 2)
+
+
+def test_only_chosen_tasks_or_priorities_are_taken(shell: Shell) -> None:
+    add, low = shell.enqueue("add", 1), shell.enqueue("shop.report")
+    shell.spawn("worker", "--mode", "job-specialized", "--tasks", "shop.report", "-p", "1", "--burst")
+    assert shell.json("jobs", "show", add)["status"] == "ready"
+    assert shell.json("jobs", "show", low)["status"] == "succeeded"
+    urgent = shell.enqueue("add", 2, priority="high")
+    shell.spawn("worker", "--mode", "specialized", "--priorities", "high", "-p", "1", "--burst")
+    assert shell.json("jobs", "show", add)["status"] == "ready"
+    assert shell.json("jobs", "show", urgent)["status"] == "succeeded"
+
+
+def test_a_worker_is_seen_serves_and_stops_when_told(shell: Shell) -> None:
+    shell.enqueue("add", 0)
+    with started(shell, "worker", "-p", "1", "-c", "2", "-Q", "email,default") as child:
+        ended = shell.spawn("enqueue", "add", "20", "22", "--wait", "--timeout", "90")
+        assert ended.out == "42\n"
+        [worker] = shell.json("workers", "ls")
+        assert (worker["queues"], worker["concurrency"]) == (["email", "default"], 2)
+        assert set(worker["tasks"]) == {"add", "boom", "send", "shop.report", "snooze"}
+        running = shell.enqueue("snooze", 600)
+        until(shell, running, "running")
+        assert "it runs on" in shell.run("why", running).out
+        child.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+    job = shell.json("jobs", "show", running)
+    assert (job["status"], job["failures"]) == ("ready", 0)
+    assert shell.json("workers", "ls") == []
+
+
+def test_settings_in_the_apps_code_count_and_options_win(shell: Shell) -> None:
+    url = f"sqlite:///{shell.folder}/coded.db"
+    (shell.folder / "coded.py").write_text(
+        f"from dray.app import App\napp = App('coded', broker={url!r}, concurrency=7)\n"
+        "@app.task\ndef hello() -> str: return 'hi'\n"
+    )
+    args = ("-A", "coded:app")
+    assert shell.spawn("enqueue", "hello", *args).out.startswith("default:")
+    ended = shell.spawn("worker", "-p", "1", "--burst", *args)
+    assert "coded.db (namespace coded)" in ended.out
+    assert "1 processes × 7 jobs" in ended.out
+    assert "× 3 jobs" in shell.spawn("worker", "-p", "1", "-c", "3", "--burst", *args).out
+    assert not (shell.folder / ".dray").exists()
+
+
+def test_logs_can_be_json(shell: Shell) -> None:
+    shell.enqueue("boom")
+    ended = shell.spawn("worker", "-p", "1", "--burst", "--log-format", "json", "--log-level", "debug")
+    lines = [line for line in ended.err.splitlines() if line.startswith("{")]
+    assert lines
+    assert all("message" in json.loads(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("args", "says", "code"),
+    [
+        (["-c", "0"], "concurrency='0': a whole number from 1 to 1000", 2),
+        (["-p", "many"], "processes='many'", 2),
+        (["-Q", "a b"], "queues='a b'", 2),
+        (["--mode", "fat"], "mode='fat': one of thin, default", 2),
+        (["--mode", "specialized"], "mode specialized needs to know which: set priorities", 2),
+        (["--mode", "job-specialized"], "mode job-specialized needs to know which: set tasks", 2),
+        (["--mode", "thin", "-p", "3"], "mode thin has one process", 2),
+        (["--priorities", "urgent"], "priorities='urgent'", 2),
+        (["--tasks", "ad"], "no task named 'ad'; did you mean add", 1),
+        (["--max-memory", "1"], "max_memory='1'", 2),
+        (["--max-jobs-per-process", "0"], "max_jobs_per_process='0'", 2),
+        (["--lease", "soon"], "lease='soon'", 2),
+        (["--broker", "memory://"], "memory:// lives inside one process", 1),
+        (["--broker", "nonsense"], "broker_url='nonsense'", 2),
+        (["-A", "nowhere_at_all:app"], "there is no module 'nowhere_at_all'", 1),
+        (["stray"], "unexpected extra argument", 2),
+    ],
+)
+def test_a_worker_that_is_called_wrongly_says_so_and_never_starts(
+    shell: Shell, args: list[str], says: str, code: int
+) -> None:
+    ended = shell.run("worker", *args, code=code)
+    assert says in ended.err
+    assert ended.out == ""
+
+
+def test_all_wrong_options_are_told_at_once(shell: Shell) -> None:
+    ended = shell.run("worker", "-c", "0", "-p", "0", "--lease", "x", code=2)
+    assert [name in ended.err for name in ("concurrency=", "processes=", "lease=")] == [True] * 3
+
+
+def test_an_app_that_ends_the_process_when_it_is_imported_is_told(shell: Shell) -> None:
+    (shell.folder / "quits.py").write_text("import os\nos._exit(7)\n")
+    ended = shell.run("worker", "-A", "quits:app", code=1)
+    assert "importing 'quits:app' ended the process (exit code 7)" in ended.err
+
+
+def test_wrong_settings_in_the_apps_code_are_told(shell: Shell) -> None:
+    (shell.folder / "wrong_settings.py").write_text("from dray.app import App\napp = App('x', retries=-1)\n")
+    ended = shell.run("worker", "-A", "wrong_settings:app", code=1)
+    assert "retries=-1" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_the_scheduler_runs_no_jobs_and_does_the_upkeep(shell: Shell) -> None:
+    late = shell.enqueue("add", 1, delay=1.0)
+    with started(shell, "scheduler") as child:
+        until(shell, late, "ready")
+        deadline = time.monotonic() + 60
+        while not shell.json("workers", "ls"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        [worker] = shell.json("workers", "ls")
+        assert (worker["mode"], worker["executors"]) == ("scheduler-only", [])
+        assert "scheduler-only" in shell.run("workers", "ls").out
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+    assert "unexpected extra argument" in shell.run("scheduler", "x", code=2).err
+
+
+# bench
+
+
+def test_bench_measures_and_leaves_nothing_behind(shell: Shell) -> None:
+    kept = shell.enqueue("add", 1)
+    before = _files(shell.folder)
+    result = shell.spawn("bench", "--jobs", "200", "--json").json
+    assert set(result) == {"broker", "durability", "enqueue_one", "enqueue_bulk", "drain", "round_trip"}
+    for name in ("enqueue_one", "enqueue_bulk", "drain", "round_trip"):
+        assert result[name]["per_second"] > 0
+        assert result[name]["jobs"] >= 20
+    assert result["round_trip"]["p50_ms"] <= result["round_trip"]["p99_ms"] <= result["round_trip"]["max_ms"]
+    assert _files(shell.folder) == before
+    assert [job["id"] for job in shell.json("jobs", "ls")] == [kept]
+    table = shell.spawn("bench", "--jobs", "100").out.splitlines()
+    assert table[0].split()[:2] == ["WHAT", "JOBS"]
+    assert len(table) == 5
+
+
+def _files(folder: Path) -> set[str]:
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts and not path.name.endswith(("-wal", "-shm"))
+    }
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_bench_that_is_stopped_leaves_nothing_behind(shell: Shell, end: signal.Signals) -> None:
+    with started(shell, "bench", "--jobs", "500000") as child:
+        deadline = time.monotonic() + 60
+        while not list(shell.folder.glob(".dray-bench-*/bench.db")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(child.pid, end)
+        assert child.wait(60) == 130
+    assert not list(shell.folder.glob(".dray-bench-*"))
+
+
+def test_a_wrong_bench_is_refused(shell: Shell) -> None:
+    assert "is not in the range" in shell.run("bench", "--jobs", "1", code=2).err
+    assert "not a valid integer" in shell.run("bench", "--jobs", "many", code=2).err
