@@ -270,7 +270,7 @@ def _context_parameters(
 
 def _is_context(annotation: Any) -> bool:
     if isinstance(annotation, str):  # cannot be resolved: the name was imported for the type checker only
-        return _CONTEXT_NAME.fullmatch(annotation) is not None
+        return _CONTEXT_NAME.fullmatch(annotation.strip("'\" ")) is not None
     return annotation is Context or Context in get_args(annotation)
 
 

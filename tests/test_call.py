@@ -1,0 +1,218 @@
+"""Options of one call: what they become in the job, and which values are refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from by_hand import Say
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray import App, InvalidInput
+from dray.call import Call, Using, read_options
+from dray.codec import pack, unpack
+from dray.duration import MAX_DURATION
+from dray.job import Job
+from dray.policy import check_job
+
+pytest_plugins = ["shop"]
+
+NOON = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def app(memory_app: App) -> App:
+    memory_app.clock = lambda: 1_000_000
+
+    @memory_app.task
+    def send(to: str = "") -> None: ...
+
+    return memory_app
+
+
+GOOD: list[tuple[str, Any, str, Any]] = [
+    ("delay", 60, "due", 1_060_000),
+    ("delay", "1m30s", "due", 1_090_000),
+    ("delay", timedelta(milliseconds=5), "due", 1_000_005),
+    ("delay", 0, "due", None),
+    ("at", NOON, "due", round(NOON.timestamp() * 1000)),
+    ("at", NOON.astimezone(timezone(timedelta(hours=5))), "due", round(NOON.timestamp() * 1000)),
+    ("at", datetime(2031, 5, 1), "due", round(datetime(2031, 5, 1).timestamp() * 1000)),  # noqa: DTZ001
+    ("queue", "email", "queue", "email"),
+    ("priority", "low", "priority", 9),
+    ("retries", 0, "retries", 0),
+    ("backoff", "fixed:3s", "backoff", "fixed:3"),
+    ("timeout", 2.5, "timeout", 2500),
+    ("timeout", 0, "timeout", MAX_DURATION),
+    ("key", "welcome:42", "key", "welcome:42"),
+    ("on_duplicate", "raise", "on_duplicate", "raise"),
+    ("once", "1d", "once", 86_400_000),
+    ("id", "order 17/ü", "id", "order 17/ü"),
+    ("group", "tenant 1", "group", "tenant 1"),
+    ("ttl", "1h", "ttl", 3_600_000),
+    ("ttl", 0, "ttl", None),
+    ("result_ttl", 0, "result_ttl", 0),
+    ("tags", ("a", "b"), "tags", ("a", "b")),
+    ("description", "why\nnot", "description", "why\nnot"),
+    ("headers", {"trace": "1"}, "headers", {"trace": "1"}),
+    ("durability", "full", "queue", "default"),
+    ("key", None, "key", None),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "field", "stored"), GOOD)
+def test_each_option_of_a_call_reaches_the_job(
+    app: App, option: str, value: Any, field: str, stored: Any
+) -> None:
+    job = app.envelope(app.tasks["send"].using(**{option: value}).call())  # type: ignore[misc]
+    assert getattr(job, field) == stored
+    check_job(job)
+    by_name = app.envelope(app.using(**{option: value}).call("send"))  # type: ignore[misc]
+    assert getattr(by_name, field) == stored
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("delay", -1, "seconds, a text like 30s"),
+    ("delay", "later", "seconds, a text like 30s"),
+    ("delay", "200y", "seconds, a text like 30s"),
+    ("at", "2031-05-01", "a datetime is allowed"),
+    ("at", 1_900_000_000, "a datetime is allowed"),
+    ("at", datetime(1969, 1, 1, tzinfo=UTC), "a time from 1970 to 9999"),
+    ("at", datetime.min, "a time from 1970 to 9999"),
+    ("queue", "e mail", "1-128 characters of A-Z"),
+    ("queue", "", "1-128 characters of A-Z"),
+    ("priority", -1, "high, normal, low or an integer from 0 to 9"),
+    ("priority", 1.0, "high, normal, low or an integer from 0 to 9"),
+    ("retries", 1.5, "a whole number from 0"),
+    ("backoff", "fast", "exponential, linear or fixed"),
+    ("backoff", lambda attempt, error: 1, "exponential, linear or fixed"),
+    ("timeout", "x", "seconds, a text like 30s"),
+    ("key", "", "1-256 printable characters"),
+    ("key", 42, "1-256 printable characters"),
+    ("key", "k" * 257, "1-256 printable characters"),
+    ("key_ttl", 0, "above 0"),
+    ("key_ttl", "x", "seconds, a text like 30s"),
+    ("on_duplicate", "skip", "return, raise or replace"),
+    ("once", -1, "seconds, a text like 30s"),
+    ("id", "a\nb", "1-256 printable characters"),
+    ("group", "", "1-256 printable characters"),
+    ("ttl", [], "seconds, a text like 30s"),
+    ("result_ttl", None.__class__, "seconds, a text like 30s"),
+    ("tags", "tag", "a list of texts"),
+    ("tags", [1], "1-256 printable characters"),
+    ("description", b"x", "a text of at most 4096 characters"),
+    ("description", "x" * 4097, "a text of at most 4096 characters"),
+    ("durability", "max", "normal or full"),
+    ("headers", {"a": 1}, "a dict of texts to texts"),
+    ("headers", "a=b", "a dict of texts to texts"),
+    ("headers", {"a": "x" * 9000}, "at most 8 KiB"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "allowed"), WRONG)
+def test_each_wrong_value_is_refused_by_its_name_before_anything_happens(
+    app: App, option: str, value: Any, allowed: str
+) -> None:
+    for using in (app.tasks["send"].using, app.using):
+        with pytest.raises(InvalidInput) as refused:
+            using(**{option: value})  # type: ignore[operator]
+        assert refused.value.field == option
+        assert allowed in str(refused.value)
+    assert app.jobs.find() == []
+
+
+def test_an_unknown_option_is_refused_with_those_there_are(app: App) -> None:
+    with pytest.raises(InvalidInput, match=r"'prio'.*description.*priority"):
+        app.tasks["send"].using(prio=1)  # type: ignore[call-arg]
+
+
+def test_a_delay_and_a_time_together_are_refused(app: App) -> None:
+    with pytest.raises(InvalidInput, match="either delay or at"):
+        app.using(delay=5, at=NOON)
+
+
+def test_the_later_of_a_delay_and_a_time_counts_when_they_are_chained(app: App) -> None:
+    send = app.tasks["send"]
+    assert app.envelope(send.using(at=NOON).using(delay=1).call()).due == 1_001_000
+    later = send.using(delay=1).using(at=NOON).call()
+    assert app.envelope(later).due == round(NOON.timestamp() * 1000)
+    kept = send.using(delay=1, queue="a").using(priority="high").call()
+    assert app.envelope(kept).due == 1_001_000
+    assert app.envelope(kept).queue == "a"
+
+
+def test_options_of_one_call_do_not_stick_to_the_task(app: App) -> None:
+    send = app.tasks["send"]
+    prepared = send.using(queue="a", tags=["x"])
+    prepared.call()
+    assert app.envelope(send.call()).queue == "default"
+    assert app.envelope(prepared.using(queue="b").call()).queue == "b"
+    assert app.envelope(prepared.call()).queue == "a"
+
+
+def test_a_key_ttl_without_a_key_and_an_id_of_another_queue_are_refused_at_enqueue(
+    app: App, say: Say
+) -> None:
+    send = app.tasks["send"]
+    with pytest.raises(InvalidInput, match="key_ttl=5000: only a job with a key"):
+        say(send.using(key_ttl=5).enqueue)
+    foreign = "email:" + "0" * 32
+    with pytest.raises(InvalidInput, match="names its queue, which is 'default'"):
+        say(send.using(id=foreign).enqueue)
+    assert app.jobs.find() == []
+
+
+def test_a_call_shows_what_it_calls(app: App) -> None:
+    assert repr(app.call("send", to="a")) == "<Call send(to='a')>"
+    assert repr(Call("send", ("a",), {"copies": 2})) == "<Call send('a', copies=2)>"
+
+
+words = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=20)
+names = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)
+lengths = st.one_of(
+    st.integers(1, 10**6),
+    st.floats(0.001, 10**6, allow_nan=False),
+    st.timedeltas(timedelta(milliseconds=1), timedelta(days=1000)),
+    st.builds("{}{}".format, st.integers(1, 1000), st.sampled_from(["s", "m", "h", "d", "ms"])),
+)
+usings: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {},
+    optional={
+        "delay": lengths,
+        "queue": names,
+        "priority": st.one_of(st.integers(0, 9), st.sampled_from(["high", "normal", "low"])),
+        "retries": st.integers(0, 1_000_000),
+        "backoff": st.sampled_from(["exponential", "linear:3s", "fixed", "exponential:3,cap=1h,jitter=0.5"]),
+        "timeout": lengths,
+        "key": words,
+        "on_duplicate": st.sampled_from(["return", "raise", "replace"]),
+        "once": lengths,
+        "id": words,
+        "group": words,
+        "ttl": lengths,
+        "result_ttl": lengths,
+        "tags": st.lists(words, max_size=5),
+        "description": st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
+        "headers": st.dictionaries(words, words, max_size=3),
+    },
+)
+_app = App("property", broker="memory://")
+
+
+@given(usings)
+def test_whatever_options_are_accepted_make_a_job_that_brokers_accept_and_keep(given: Using) -> None:
+    job = _app.envelope(Call("any", (1,), {}, read_options(given)))
+    check_job(job)
+    assert unpack(pack(job)) == job
+    plain = Job(id="x", task="any")
+    for field in ("key", "group", "on_duplicate", "queue", "description", "headers", "retries"):
+        assert getattr(job, field) == given.get(field, getattr(plain, field))
+    assert (job.due is None) == ("delay" not in given)
+    assert set(job.tags) == set(given.get("tags", ()))
+
+
+@given(usings, usings)
+def test_chained_options_are_those_of_both_and_the_later_ones_win(first: Using, second: Using) -> None:
+    assert read_options(second, read_options(first)) == read_options({**first, **second})
