@@ -88,11 +88,8 @@ def _change(verb: str, ids: tuple[str, ...], given: dict[str, Any], **more: Any)
         where.setdefault("state", "dead")
     app = open_store()
     act = partial(getattr(app.jobs, verb), **more)
-    change: Change
-    if ids:
-        change = partial(act, list(ids))
-    else:
-        change = partial(act, **where) if where else of_every_state(act)
+    by_filter: Change = partial(act, **where) if where else of_every_state(act)
+    change = partial(act, list(ids)) if ids else by_filter
     return carry_out(verb, change, dry_run=dry_run, yes=yes, by_filter=not ids)
 
 
