@@ -211,3 +211,21 @@ def test_who_was_out_of_touch_for_a_lease_gives_the_others_a_lease_to_speak_up(
     said = [record.getMessage() for record in caplog.records]
     assert sum("the broker is away" in line for line in said) == 1
     assert sum("answers again" in line for line in said) == 1
+
+
+def test_a_machine_that_slept_through_its_leases_does_not_expire_its_own_executors() -> None:
+    async def test(store: Store) -> None:
+        wall = 1_000.0
+        line = Lifeline(store.broker, LEASE / 1000, wall=lambda: wall)
+        duties = Duties(line, "first", lease=3_600_000, interval=10)
+        await duties.tick()
+        await lapsed_job(line.broker, store)
+        wall += LEASE  # while the monotonic clock stood still
+        await duties.tick()
+        assert await state(store) is State.RUNNING
+        for _ in range(3):
+            await asyncio.sleep(LEASE / 2000)
+            await duties.tick()
+        assert await state(store) is State.READY
+
+    run(test)

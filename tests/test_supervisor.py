@@ -184,6 +184,25 @@ def test_executors_that_die_at_start_are_tried_again_ever_more_slowly_and_never_
             (bench.folder / "behaviour").write_text("work")
             await bench.put(("a", "ok"))
             await bench.reaches("a", State.SUCCEEDED)
+            files = len(list(Path("/proc/self/fd").iterdir()))
+            for n in range(2):
+                os.kill(bench.born()[-1], signal.SIGKILL)
+                await bench.put((f"b{n}", "ok"))
+                await bench.reaches(f"b{n}", State.SUCCEEDED)
+            assert len(list(Path("/proc/self/fd").iterdir())) <= files
+
+    on_bench(test)
+
+
+def test_where_the_system_cannot_tell_of_a_death_a_thread_waits_for_it(
+    on_bench: OnBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+
+    async def test(bench: Bench) -> None:
+        async with bench.working():
+            await bench.put(("a", "leave"))
+            await bench.reaches("a", State.SUCCEEDED)
 
     on_bench(test)
 
@@ -256,11 +275,10 @@ def test_an_import_that_hangs_is_reported_and_tried_again(
     on_bench: OnBench, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(bench: Bench) -> None:
-        async with bench.working("silent", stall_limit=1_500):
+        async with bench.working("silent", stall_limit=300):
             await eventually(lambda: bench.born(), "an executor")
             (bench.folder / "behaviour").write_text("work")
-            await bench.put(("a", "ok"))
-            await bench.reaches("a", State.SUCCEEDED)
+            await eventually(lambda: len(bench.born()) == 2, "another try")
         assert "in begin" in warnings_of(caplog)
 
     on_bench(test)
@@ -495,6 +513,7 @@ def test_with_reload_changed_code_starts_anew_and_broken_code_is_waited_out(
             code.write_text("12")
             await eventually(lambda: any("does not load" in said for said in bench.said), "the complaint")
             await eventually(lambda: len(bench.born()) == 4, "both to be tried")
+            assert sum("does not load" in said for said in bench.said) == 1
             (bench.folder / "behaviour").write_text("work")
             code.write_text("123")
             await bench.put(("a", "ok"))

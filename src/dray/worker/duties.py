@@ -14,10 +14,12 @@ import time
 from typing import Final
 
 from dray.errors import BrokerError
-from dray.worker.lifeline import Lifeline
+from dray.worker.lifeline import Lifeline, Pauses
 
 HOLD: Final = "hold"
 NAME: Final = "duties"
+LONGEST_PAUSE: Final = 60.0
+"""Seconds between tries of upkeep that fails for a reason of our own."""
 
 log = logging.getLogger("dray.worker")
 
@@ -37,15 +39,20 @@ class Duties:
 
     async def run(self) -> None:
         """Tick for ever. No failure ends it: the next tick may work."""
+        interval = self._interval / 1000
+        pauses = Pauses(interval, LONGEST_PAUSE)
         while True:
-            more = False
+            pause = interval
             try:
-                more = await self.tick()
+                if await self.tick():
+                    pause = 0
+                pauses = Pauses(interval, LONGEST_PAUSE)
             except (BrokerError, OSError):
                 pass  # the line has logged it
             except Exception:
-                log.exception("upkeep failed; it is tried again in %d ms", self._interval)
-            await asyncio.sleep(0 if more else self._interval / 1000)
+                pause = pauses.next()
+                log.exception("upkeep failed; it is tried again in %.1f s", pause)
+            await asyncio.sleep(pause)
 
     async def tick(self) -> bool:
         """One step of upkeep, if they are ours to do; whether there is more to do at once."""

@@ -39,6 +39,10 @@ SILENCE: Final = 2_500_000_000
 """Nanoseconds: an event loop that has not turned for ten beats does not answer."""
 LINGER: Final = 5_000_000_000
 """Nanoseconds that a process may live on after it closed its channel or said that it cannot start."""
+START_PATIENCE: Final = 5
+"""So many stall limits may pass before it has started: importing an app may mean to load a large model."""
+CLOSING: Final = 15_000_000_000
+"""Nanoseconds that it may take to end once it runs nothing any more."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -238,16 +242,26 @@ class Executor:
     def trouble(self, now: int, stall_limit: int, since: int = 0) -> str | None:
         """Why it has to be killed, if it has to. `stall_limit` in nanoseconds."""
         silence = self.silence(now, since)
-        if silence > stall_limit:
+        if silence > self._patience(stall_limit):
             return f"its event loop has not turned for {silence / 1e9:.1f} s"
         deadline = self._pulse.read("deadline")
-        if deadline and now > deadline and silence > SILENCE:
+        if deadline and now > deadline and silence > SILENCE and not self._closing:
             return f"a job is past its timeout, and its event loop has not turned for {silence / 1e9:.1f} s"
         if self._silent_since and now - self._silent_since > LINGER:
             return "it closed its channel and did not end"
         if self.broken is not None and now - self.born > LINGER:
             return "it cannot start and did not end"
         return None
+
+    @property
+    def _closing(self) -> bool:
+        """It is done with its jobs, and the app's own end (its lifespan) may take a while."""
+        return (self.stopping or self.vacant.is_set()) and self.counted.running == 0
+
+    def _patience(self, stall_limit: int) -> int:
+        if not self.started.is_set():
+            return START_PATIENCE * stall_limit
+        return max(stall_limit, CLOSING) if self._closing else stall_limit
 
     def info(self, now: int) -> ExecutorInfo:
         tried = self._pulse.read("tried")

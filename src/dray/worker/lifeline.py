@@ -39,14 +39,15 @@ class Pauses:
 class Lifeline:
     """A broker, and whether it answers."""
 
-    def __init__(self, broker: Broker, lease: float, since: float | None = None) -> None:
-        self.broker, self._lease = broker, lease
+    def __init__(
+        self, broker: Broker, lease: float, *, lost: bool = False, wall: Callable[[], float] = time.time
+    ) -> None:
+        self.broker, self._lease, self._wall = broker, lease, wall
         self.answers = asyncio.Event()
         """Whether the last call was answered."""
         self.answers.set()
-        self._answered = time.monotonic() if since is None else since
-        self._doubtful_until = 0.0
-        self._note_answer()
+        self._answered = (time.monotonic(), wall())
+        self._doubtful_until = time.monotonic() + lease if lost else 0.0
 
     @classmethod
     async def open(cls, open: Open, lease: float) -> Lifeline:
@@ -61,9 +62,10 @@ class Lifeline:
                 away = True
                 await asyncio.sleep(pauses.next())
                 continue
+            seconds = time.monotonic() - began
             if away:
-                log.warning("the broker answers after %.1f s", time.monotonic() - began)
-            return cls(broker, lease, began)
+                log.warning("the broker answers after %.1f s", seconds)
+            return cls(broker, lease, lost=seconds > lease)
 
     @property
     def doubtful(self) -> bool:
@@ -72,7 +74,7 @@ class Lifeline:
         Then others probably were too, and their leases ran out though they live: it must not judge them
         before they had time to say so.
         """
-        return time.monotonic() < self._doubtful_until
+        return time.monotonic() < self._doubtful_until or self._gap() > self._lease
 
     async def ask(self, call: Callable[[Broker], Awaitable[T]]) -> T:
         """One try. An error of the broker is noted, and raised."""
@@ -98,11 +100,15 @@ class Lifeline:
             self.answers.clear()
             log.warning("the broker is away; running jobs go on, it is tried until it answers: %s", error)
 
+    def _gap(self) -> float:
+        """Seconds since the last answer. While a machine sleeps, only one of the two clocks goes on."""
+        return max(time.monotonic() - self._answered[0], self._wall() - self._answered[1])
+
     def _note_answer(self) -> None:
-        now = time.monotonic()
-        gap, self._answered = now - self._answered, now
+        gap = self._gap()
+        self._answered = (time.monotonic(), self._wall())
         if gap > self._lease:
-            self._doubtful_until = now + self._lease
+            self._doubtful_until = time.monotonic() + self._lease
         if not self.answers.is_set():
             self.answers.set()
             log.warning("the broker answers again after %.1f s", gap)

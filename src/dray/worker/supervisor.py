@@ -100,7 +100,7 @@ class Supervisor:
         """How many times it was told to stop."""
         self._stop = asyncio.Event()
         self._deadline = 0.0
-        self._greeted = False
+        self._greeted = self._complained = False
         self._tasks: frozenset[str] = frozenset()
         self._work: set[asyncio.Task[None]] = set()
 
@@ -181,28 +181,31 @@ class Supervisor:
     # stopping
 
     async def _wind_down(self, posts: Posts) -> None:
+        """Let all end: who has not started gets a moment, who runs jobs the grace, the rest a little more."""
         self._state = "stopping"
         self._beats.tell_soon()
         grace = self._settings.shutdown_grace if self._reason is None and self._asked < 2 else 0
-        self._deadline = time.monotonic() + grace / 1000 + MARGIN
+        now = time.monotonic()
+        self._deadline = now + grace / 1000 + MARGIN
         posts.stop(grace)
-        await self._see_off(posts, 0)
+        await self._see_off(posts, lambda: min(now + MARGIN, self._deadline))
+        posts.kill(lambda executor: not executor.started.is_set())
+        await self._see_off(posts, lambda: self._deadline)
         posts.kill(lambda executor: executor.counted.running > 0)
-        await self._see_off(posts, CLOSING)
+        await self._see_off(posts, lambda: self._deadline + (CLOSING if self._asked < 2 else 0))
         posts.kill()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MARGIN):
                 await posts.rest()
         await posts.close()
 
-    async def _see_off(self, posts: Posts, extra: float) -> None:
-        """Wait until all executors have ended, or so many seconds past the deadline, which may move."""
-        while posts.alive and (left := self._deadline + extra - time.monotonic()) > 0:
+    async def _see_off(self, posts: Posts, deadline: Callable[[], float]) -> None:
+        """Wait until all executors have ended, or until a time that a second signal may change."""
+        while posts.alive and (left := deadline() - time.monotonic()) > 0:
             posts.news.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await posts.news.wait()
-            extra = extra if self._asked < 2 else 0
 
     async def _say_goodbye(self, beats: Heartbeats) -> None:
         with contextlib.suppress(BrokerError, OSError):  # then it all runs out by itself
@@ -237,7 +240,9 @@ class Supervisor:
 
     def _bear_broken(self, reason: str) -> None:
         if self._reload:
-            self._announce(f"the code does not load; it is tried again when it changes\n{reason}")
+            if not self._complained:
+                self._say(f"the code does not load; it is tried again when it changes\n{reason}")
+            self._complained = True
             return
         self._reason = reason
         self._stop.set()
@@ -284,7 +289,8 @@ class Supervisor:
             changed = await asyncio.to_thread(watch.changed)
             if changed:
                 names = ", ".join(path.name for path in changed[:5])
-                self._announce(f"{names} changed: starting anew")
+                self._say(f"{names} changed: starting anew")
+                self._complained = False
                 self._posts.again(RELOAD_GRACE)
 
     # telling
@@ -299,7 +305,11 @@ class Supervisor:
     def _greet(self) -> None:
         if not self._greeted:
             self._greeted = True
-            self._announce(greeting(self.id, self._settings, self._size, self._tasks))
+            self._say(greeting(self.id, self._settings, self._size, self._tasks))
+
+    def _say(self, words: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads it: no reason to stop
+            self._announce(words)
 
     def _describe(self) -> WorkerInfo:
         settings, now = self._settings, clock.now()
