@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dray.errors import DrayError
 
-
-class Trouble(DrayError):
+class Trouble(Exception):
     """The tour cannot go on; the message says what was expected and what was there instead."""
