@@ -13,6 +13,7 @@ from dray.call import Duration
 from dray.client import Client, Link, forbid_on_worker_loop, giving_back_slot
 from dray.duration import format_duration, parse_duration
 from dray.errors import (
+    DecodeError,
     InvalidInput,
     JobCancelled,
     JobFailed,
@@ -198,9 +199,16 @@ def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
         if (job.app.settings.result_ttl if ttl is None else ttl) == 0:
             return None
         raise ResultGone(job.id, f"job {job.id} succeeded, but its result is not kept any more (result_ttl)")
-    task = job.app.tasks.get(record.job.task)
-    kind = Any if task is None else task.hints.returns
-    return job.app.codecs.decode_value(record.result, kind, limit=job.app.settings.max_result)
+    task, limit = job.app.tasks.get(record.job.task), job.app.settings.max_result
+    try:
+        return job.app.codecs.decode_value(
+            record.result, Any if task is None else task.hints.returns, limit=limit
+        )
+    except DecodeError as error:
+        raise DecodeError(
+            f"job {job.id} succeeded, but its result is not what task {record.job.task} is annotated to return "
+            f"(job.info().result has it as it is): {error}"
+        ) from error
 
 
 def _failure(record: Record) -> JobFailed:

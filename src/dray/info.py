@@ -116,8 +116,9 @@ def _result(record: Record, app: App) -> Any:
     if record.result is None:
         return None
     task = app.tasks.get(record.job.task)
-    kind = Any if task is None else task.hints.returns
-    try:
-        return app.codecs.decode_value(record.result, kind, limit=app.settings.max_result)
-    except CodecError:
-        return None
+    for kind in (Any,) if task is None else (task.hints.returns, Any):  # if it does not fit, as it is
+        try:
+            return app.codecs.decode_value(record.result, kind, limit=app.settings.max_result)
+        except CodecError:
+            continue
+    return None
