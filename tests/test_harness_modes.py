@@ -202,6 +202,30 @@ def test_an_error_in_the_test_puts_everything_back_too(app: App) -> None:
         t.__enter__()
 
 
+def test_a_lifespan_that_fails_at_its_end_fails_the_test_and_all_is_put_back(app: App) -> None:
+    client, t = app.client, app.testing()
+
+    @app.lifespan
+    async def resources() -> AsyncIterator[None]:
+        yield
+        raise OSError("cannot close")
+
+    def use() -> None:
+        with t:
+            t.drain()
+
+    async def ause() -> None:
+        async with app.testing() as u:
+            await u.adrain()
+
+    with pytest.raises(OSError, match="cannot close"):
+        use()
+    assert app.client is client
+    with pytest.raises(OSError, match="cannot close"):
+        asyncio.run(ause())
+    assert app.client is client
+
+
 def test_testing_inside_testing_starts_from_nothing_and_returns_to_what_was(app: App, t: Harness) -> None:
     @app.task
     def work() -> None: ...

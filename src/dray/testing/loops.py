@@ -28,10 +28,6 @@ class OwnLoop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    @property
-    def used(self) -> bool:
-        return self._loop is not None
-
     def run(self, main: Main[T]) -> T:
         """Run a coroutine to its end: in this thread, or, if it runs a loop already, in another one."""
         if self._loop is None:
