@@ -59,9 +59,9 @@ class Endings:
         suspect = not executor.orderly
         freed = await self._free(session, suspect=suspect)
         if freed and suspect:
-            log.warning("%d jobs that executor %d held run again, alone", freed, executor.number)
+            log.warning("executor %d held %s: to be run again, alone", executor.number, _jobs(freed))
         elif freed:
-            log.info("%d jobs that executor %d held were handed back", freed, executor.number)
+            log.info("executor %d held %s: handed back", executor.number, _jobs(freed))
 
     async def free_former(self, executor: Executor) -> None:
         """End the sessions that it went on from: what a late `take` gave them would wait for a lease."""
@@ -109,10 +109,14 @@ def _report(executor: Executor, why: str, culprits: list[Culprit], records: list
         seconds = (now - _since(record, executor.session or "")) / 1000
         lines.append(f"  task {record.job.task}, job {record.id}, running for {seconds:.1f} s")
     if len(suspects) > SHOWN:
-        lines.append(f"  and {len(suspects) - SHOWN} more jobs")
+        lines.append(f"  and {_jobs(len(suspects) - SHOWN)} more")
     for culprit in culprits:
         where = f"in task {culprit.task}" if culprit.task else "in no task that is known"
         lines.append(f"  thread {culprit.stack.thread}, {where}:\n{culprit.stack}")
     if not culprits:
         lines.append("  no stack: it does not answer signals either (stopped, or hanging in the system)")
     return "\n".join(lines)
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"

@@ -1,4 +1,4 @@
-"""Who a worker is and what it says about itself when it starts."""
+"""Who a worker is, and what it says when it comes and when it goes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Collection
 from importlib import metadata
 from typing import Final
 
+from dray.duration import format_duration
 from dray.settings import Settings, hide_password
 
 TASKS_SHOWN: Final = 20
@@ -37,13 +38,22 @@ def greeting(worker: str, settings: Settings, executors: int, tasks: Collection[
     if executors:
         lines += [
             f"  queues   {', '.join(settings.queues)}",
-            f"  running  {executors} processes × {settings.concurrency} jobs",
+            f"  running  {executors} process{'es' if executors > 1 else ''} × {settings.concurrency} jobs",
             f"  tasks    {_listed(sorted(tasks))}",
         ]
     else:
         lines.append("  running  no jobs: schedules and recovery only")
     lines.append("  stop with Ctrl-C or SIGTERM; a second time hands running jobs back at once")
     return "\n".join(lines)
+
+
+def farewell(running: int, grace: int) -> str:
+    """What is said when it is told to stop."""
+    if not running:
+        return "stopping"
+    if not grace:
+        return f"stopping; jobs that are handed back: {running}"
+    return f"stopping; jobs that run have {format_duration(grace)} to finish: {running}"
 
 
 def _listed(names: list[str]) -> str:

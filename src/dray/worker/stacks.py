@@ -77,30 +77,28 @@ def find_culprit(stacks: list[Stack], tasks: Tasks) -> Culprit | None:
     """
     if not stacks:
         return None
-    main = stacks[-1]
-    task = task_in(main, tasks)
-    if task is not None or not main.resting:
-        return Culprit(main, task)
-    for stack in stacks[:-1]:
-        if (task := task_in(stack, tasks)) is not None:
-            return Culprit(stack, task)
-    return Culprit(main, None)
+    main = _suspect(stacks[-1], tasks)
+    if main.task is not None or not main.stack.resting:
+        return main
+    others = [_suspect(stack, tasks) for stack in stacks[:-1]]
+    return next((other for other in others if other.task is not None), main)
 
 
 def find_task(stacks: list[Stack], tasks: Tasks, wanted: frozenset[str]) -> list[Culprit]:
     """The threads that are inside one of the wanted tasks."""
-    found = [Culprit(stack, task_in(stack, tasks)) for stack in stacks]
-    return [culprit for culprit in found if culprit.task in wanted]
+    suspects = [_suspect(stack, tasks) for stack in stacks]
+    return [suspect for suspect in suspects if suspect.task in wanted]
 
 
-def task_in(stack: Stack, tasks: Tasks) -> str | None:
-    """The task that a stack is in: of the outermost frame that lies within a task's function."""
-    for frame in reversed(stack.frames):
+def _suspect(stack: Stack, tasks: Tasks) -> Culprit:
+    """The task is that of the outermost frame that lies within a task's function; outside it all is ours."""
+    for depth in range(len(stack.frames), 0, -1):
+        frame = stack.frames[depth - 1]
         above = [(line, name) for name, (file, line) in tasks.items() if file == frame.file]
         for line, name in sorted(above, reverse=True):
             if line <= frame.line <= _last_line(frame.file, line):
-                return name
-    return None
+                return Culprit(Stack(stack.thread, stack.frames[:depth]), name)
+    return Culprit(stack, None)
 
 
 @lru_cache(maxsize=256)

@@ -29,7 +29,7 @@ from dray.worker.channel import Message, Started
 from dray.worker.duties import Duties
 from dray.worker.endings import Endings
 from dray.worker.executors import Executor, Plan
-from dray.worker.greeting import greeting, new_worker_id, version
+from dray.worker.greeting import farewell, greeting, new_worker_id, version
 from dray.worker.heartbeats import Heartbeats
 from dray.worker.launch import plan_for
 from dray.worker.lifeline import Lifeline
@@ -188,6 +188,8 @@ class Supervisor:
         now = time.monotonic()
         self._deadline = now + grace / 1000 + MARGIN
         posts.stop(grace)
+        if self._asked:
+            self._say(farewell(sum(executor.running for executor in posts.executors), grace))
         await self._see_off(posts, lambda: min(now + MARGIN, self._deadline))
         posts.kill(lambda executor: not executor.started.is_set())
         await self._see_off(posts, lambda: self._deadline)
