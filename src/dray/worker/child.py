@@ -72,6 +72,10 @@ class Unfit(Word, frozen=True, tag=True, array_like=True):
     reason: str
 
 
+class Begun(Word, frozen=True, tag=True, array_like=True):
+    """The job is about to run: from here on, the end of the process is its doing."""
+
+
 class Done(Word, frozen=True, tag=True, array_like=True):
     """What the job came to."""
 
@@ -92,7 +96,7 @@ class Waits(Word, frozen=True, tag=True, array_like=True):
     begins: bool
 
 
-FromChild = Ready | Unfit | Done | Said | Beaten | Waits
+FromChild = Ready | Unfit | Begun | Done | Said | Beaten | Waits
 FromExecutor = Do | Halt
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -131,29 +135,29 @@ class Child:
         self._settings, self._connection = settings, connection
         self._sending = threading.Lock()
         self._live: Live | None = None
-        self._orders: asyncio.Queue[Do] = asyncio.Queue()
+        self._judge: Judge
+        self._on_loop: Runner
+        self._threads: Runner
 
     async def main(self) -> None:
         loop = asyncio.get_running_loop()
         async with self.app.open_lifespan() as state:
             self.state = state
             dice = random.Random()  # noqa: S311 (jitter)
-            judge = Judge(self.app, self._settings, _wall_clock, dice.random)
-            threads = Threads(judge)
-            on_loop = OnLoop(judge, threads.call, threads)
+            judge = self._judge = Judge(self.app, self._settings, _wall_clock, dice.random)
+            threads = self._threads = Threads(judge)
+            self._on_loop = OnLoop(judge, threads.call, threads)
             threading.Thread(target=self._read, args=(loop,), name="dray orders", daemon=True).start()
             self.send(Ready())
-            while True:
-                order = await self._orders.get()
-                task = self.app.tasks[order.taken.job.task]
-                self._begin(order, on_loop if task.is_async or judge.middleware else threads)
+            await loop.create_future()  # it ends by being killed, or with its executor
 
-    def _begin(self, order: Do, runner: Runner) -> None:
+    def _do(self, order: Do) -> None:
         taken = order.taken
         task = self.app.tasks[taken.job.task]
         live = self._live = Live(self, task, taken, (taken.job.id, taken.run), order.timeout)
-        live.runner = runner
-        runner.start(live, self._ended)
+        live.runner = self._on_loop if task.is_async or self._judge.middleware else self._threads
+        self.send(Begun())
+        live.runner.start(live, self._ended)
 
     def _ended(self, live: Live, outcome: Outcome) -> None:
         self._live = None
@@ -188,7 +192,7 @@ class Child:
             for body in frames.feed(data):
                 order = decode_order(body)
                 if isinstance(order, Do):
-                    loop.call_soon_threadsafe(self._orders.put_nowait, order)
+                    loop.call_soon_threadsafe(self._do, order)
                 else:
                     loop.call_soon_threadsafe(self._halt, order)
         os._exit(1)

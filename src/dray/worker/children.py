@@ -19,6 +19,7 @@ from dray.job import Error, Outcome
 from dray.settings import Settings
 from dray.worker.child import (
     Beaten,
+    Begun,
     Do,
     Done,
     Frames,
@@ -50,12 +51,14 @@ class NotStarted(Exception):
 class _Child(asyncio.Protocol):
     """One child process, seen from its executor."""
 
-    def __init__(self, judge: Judge, ended: Callable[[_Child], None]) -> None:
-        self.judge, self._ended = judge, ended
+    def __init__(
+        self, judge: Judge, ended: Callable[[_Child], None], again: Callable[[Live, Ended], None]
+    ) -> None:
+        self.judge, self._ended, self._again = judge, ended, again
         self.live: Live | None = None
         self.tell: Ended | None = None
-        self.begun = False
-        """The job at hand was sent, so it may have run."""
+        self.sent = self.begun = False
+        """Whether the job at hand is on its way to the process, and whether that has begun it."""
         self.jobs = 0
         self.unfit = ""
         self.exit_code: int | None = None
@@ -103,14 +106,14 @@ class _Child(asyncio.Protocol):
         self._send_job()
 
     def begin(self, live: Live, tell: Ended) -> None:
-        self.live, self.tell, self.begun = live, tell, False
+        self.live, self.tell, self.sent, self.begun = live, tell, False, False
         self.jobs += 1
         self._cancel_timer()
         self._send_job()
 
     def _send_job(self) -> None:
-        if self._ready and self._transport is not None and self.live is not None and not self.begun:
-            self.begun = True
+        if self._ready and self._transport is not None and self.live is not None and not self.sent:
+            self.sent = True
             self._transport.write(framed(Do(self.live.taken, self.live.timeout)))
 
     def halt(self) -> None:
@@ -118,7 +121,7 @@ class _Child(asyncio.Protocol):
         live = self.live
         if live is None or live.why is None:
             return
-        if not self.begun:
+        if not self.sent:
             self._finish(live, self.judge.stopped(live))
             return
         if self._transport is not None:
@@ -157,6 +160,8 @@ class _Child(asyncio.Protocol):
                 self.unfit = word.reason
             elif live is None:
                 continue
+            elif isinstance(word, Begun):
+                self.begun = True
             elif isinstance(word, Done):
                 self._finish(live, word.outcome)
             elif isinstance(word, Said):
@@ -204,10 +209,16 @@ class _Child(asyncio.Protocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
-        if self.live is not None:
-            self._finish(self.live, self._last_outcome(self.live))
-        else:
+        live, tell = self.live, self.tell
+        if live is None or tell is None:
             self._ended(self)
+        elif self.sent and not self.begun and live.why is None and self.jobs > 1:
+            # It had ended in its sleep, which nobody had noticed yet; the job is not to blame.
+            self.live = self.tell = None
+            self._ended(self)
+            self._again(live, tell)
+        else:
+            self._finish(live, self._last_outcome(live))
 
     def _last_outcome(self, live: Live) -> Outcome:
         judge, code = self.judge, self.exit_code
@@ -253,7 +264,7 @@ class Children:
         child.begin(live, ended)
 
     def _new(self) -> _Child:
-        child = _Child(self._judge, self._freed)
+        child = _Child(self._judge, self._freed, self.start)
         task = self._loop.create_task(self._start(child))
         self._starting[task] = None
         task.add_done_callback(lambda done: self._starting.pop(done, None))

@@ -22,17 +22,18 @@ from dray.broker.verbs import Broker, Filter, Ref, Wake
 from dray.errors import BrokerError, SessionLost
 from dray.job import Outcome, OutcomeKind, Progress, Settled, Taken, Verdict
 from dray.settings import Settings
-from dray.worker.channel import Counted, Idle, Lapsed, Message, Retiring, Started, Stop, Stuck, Told
+from dray.worker.channel import Lapsed, Message, Stop, Told
 from dray.worker.contact import Contact
 from dray.worker.listener import Listener
 from dray.worker.live import Live, Why
+from dray.worker.logs import FAILURES, about, log_end
 from dray.worker.memory import memory_used
-from dray.worker.places import place_of
 from dray.worker.pulse import Pulse
 from dray.worker.reports import Reports
 from dray.worker.run import Judge
 from dray.worker.runners import Runner, Runners
 from dray.worker.session import Session, SessionOver
+from dray.worker.voice import Voice
 from dray.worker.watch import PATIENCE, Watch
 
 LEAVE_PATIENCE: Final = 1.0
@@ -64,7 +65,7 @@ class Executor:
     ) -> None:
         self.app, self.state, self.thread = app, state, threading.get_ident()
         self._broker, self._settings, self._name = broker, settings, session_name
-        self._renews, self._burst, self._say = renews, burst, say
+        self._renews, self._burst, self._voice = renews, burst, Voice(say)
         self._loop = asyncio.get_running_loop()
         self._judge = Judge(app, settings, clock, random)
         self._runners = runners(self._judge)
@@ -82,11 +83,9 @@ class Executor:
         self._waiter: asyncio.Future[None] | None = None
         self._stop_at = math.inf
         self._stop_timer: asyncio.TimerHandle | None = None
-        self._abandoned = self._stuck_told = False
+        self._abandoned = False
         self._retiring = ""
-        self._idle: bool | None = None
         self._started = self._succeeded = self._failed = 0
-        self._counted = Counted(0, 0, 0)
         self._contact = Contact(session_name, self._loop.time, random)
         self._reports = Reports(self._renew_soon)
         self._listener = Listener(broker, settings.queues, self._filter, self._news, random)
@@ -139,6 +138,7 @@ class Executor:
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         self._stop_timer = self._loop.call_at(stop_at, self._hand_back)
+        self._listen()
         self._wake()
 
     def abandon(self) -> None:
@@ -213,7 +213,7 @@ class Executor:
         except SessionLost:
             self._renew_due = True
             await self._pause(self._contact.late())
-        except BrokerError as error:
+        except (BrokerError, OSError) as error:
             await self._pause(self._contact.lost(error))
         else:
             self._contact.held()
@@ -250,7 +250,7 @@ class Executor:
         if taken:
             self._start(taken)
         if self._burst:
-            self._tell_idle(self._hungry and not self._runs and not session.unsent)
+            self._voice.idle(self._hungry and not self._runs and not session.unsent)
 
     def _settled(self, replies: Iterable[tuple[Outcome, Settled]]) -> None:
         for outcome, reply in replies:
@@ -267,9 +267,8 @@ class Executor:
         await session.open()
         self._opened, self._renew_due = True, False
         self._renew_at = self._loop.time() + self._settings.heartbeat / 1000
-        if self._say is not None:
-            places = {name: place_of(known[0].function) for name, known in self._tasks.items()}
-            self._say(Started(session.name, session.epoch, places))
+        tasks = {name: known[0] for name, known in self._tasks.items()}
+        self._voice.started(session.name, session.epoch, tasks)
 
     async def _renew(self) -> None:
         reports = self._reports.fetch()
@@ -288,9 +287,9 @@ class Executor:
             room = self._hungry and not self._leaving and not self._retiring
             self._listener.aim(self._session.name, room)
 
-    def _news(self, heard: Wake | BrokerError) -> None:
+    def _news(self, heard: Wake | Exception) -> None:
         """The listener woke up. Whatever went wrong there will go wrong in the next turn too, or be over."""
-        if isinstance(heard, BrokerError) or heard.told:
+        if isinstance(heard, Exception) or heard.told:
             self._renew_due = True
         self._hungry = False
         self._wake()
@@ -356,9 +355,12 @@ class Executor:
                 earliest = deadline
             self._started += 1
             if self._debug:
-                log.debug("%s starts (run %d)", job.id, taken.run, extra=_about(live))
+                log.debug("%s starts (run %d)", job.id, taken.run, extra=about(live))
             runner.start(live, ended)
         self._watch.expect(earliest)
+        most = self._settings.max_jobs_per_process
+        if most is not None and self._started >= most:
+            self._retire(f"it has started {most} jobs, which is max_jobs_per_process")
 
     def _ended(self, live: Live, outcome: Outcome) -> None:
         ref = live.ref
@@ -370,10 +372,10 @@ class Executor:
         if outcome.kind is _SUCCEEDED:
             self._succeeded += 1
             if self._debug:
-                log.debug("%s succeeded", outcome.id, extra=_about(live))
+                log.debug("%s succeeded", outcome.id, extra=about(live))
         else:
-            self._failed += outcome.kind in _FAILURES
-            _log_end(live, outcome)
+            self._failed += outcome.kind in FAILURES
+            log_end(live, outcome)
         if live.why is not None:
             self._watch.halting.pop(live, None)
         waiter = self._waiter
@@ -412,47 +414,34 @@ class Executor:
 
     def give_up(self, live: Live) -> None:
         """A run that was asked to stop did not: only the end of the process stops it."""
-        log.error("%s does not stop; its executor must be replaced", live.taken.job.id, extra=_about(live))
-        if self._say is not None:
+        log.error("%s does not stop; its executor must be replaced", live.taken.job.id, extra=about(live))
+        if self._voice.heard:
             self._retire(f"{live.taken.job.id} ({live.taken.job.task}) did not stop")
 
     def _retire(self, reason: str) -> None:
         if not self._retiring:
             self._retiring = reason
             log.info("%s retires: %s", self._name, reason)
-            if self._say is not None:
-                self._say(Retiring(reason))
+            self._voice.retiring(reason)
             self._listen()
         self._wake()
 
     def _tell_stuck(self) -> None:
         """When all that is left are runs that nobody can stop, the supervisor has to."""
         runs = list(self._runs.values())
-        if self._say is None or self._stuck_told or not runs or not all(live.stuck for live in runs):
-            return
-        self._stuck_told = True
-        self._say(Stuck([self._judge.stopped(live) for live in runs]))
+        if runs and self._voice.heard and all(live.stuck for live in runs):
+            self._voice.stuck(lambda: [self._judge.stopped(live) for live in runs])
 
     def every_second(self) -> None:
-        settings, ended = self._settings, self._succeeded + self._failed
+        most = self._settings.max_memory
         if self._renews and self._loop.time() >= self._renew_at:
             self._renew_soon()
         self._tell_counts()
-        if settings.max_jobs_per_process is not None and self._started >= settings.max_jobs_per_process:
-            self._retire(f"it has run {ended} jobs")
-        if settings.max_memory is not None and (used := memory_used()) > settings.max_memory:
-            self._retire(f"it uses {used >> 20} MiB, more than max_memory={settings.max_memory >> 20} MiB")
+        if most is not None and (used := memory_used()) > most:
+            self._retire(f"it uses {used >> 20} MiB, more than max_memory={most >> 20} MiB")
 
     def _tell_counts(self) -> None:
-        counted = Counted(self._succeeded, self._failed, len(self._runs))
-        if self._say is not None and counted != self._counted:
-            self._counted = counted
-            self._say(counted)
-
-    def _tell_idle(self, idle: bool) -> None:
-        if self._say is not None and idle is not self._idle:
-            self._idle = idle
-            self._say(Idle(idle))
+        self._voice.counted(self._succeeded, self._failed, len(self._runs))
 
     # sleeping
 
@@ -480,18 +469,3 @@ class Executor:
         until = self._loop.time() + seconds
         while self._loop.time() < until and not self._is_over():
             await self._sleep(min(until, self._stop_at + LEAVE_PATIENCE))
-
-
-_FAILURES: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.DEAD, OutcomeKind.CRASHED})
-
-
-def _about(live: Live) -> dict[str, object]:
-    taken = live.taken
-    return {"job": taken.job.id, "task": taken.job.task, "attempt": taken.attempt}
-
-
-def _log_end(live: Live, outcome: Outcome) -> None:
-    job, error = live.taken.job, outcome.error
-    what = "" if error is None else f": {error.type}: {error.message}"
-    level = logging.WARNING if outcome.kind in _FAILURES else logging.INFO
-    log.log(level, "%s (%s) ended as %s%s", job.id, job.task, outcome.kind, what, extra=_about(live))

@@ -7,11 +7,14 @@ dealt with that and aims again: so a wait never looks at news that somebody is a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from dray.broker.verbs import Broker, Filter, Interest, Wake
 from dray.errors import BrokerError
+
+log = logging.getLogger("dray.worker")
 
 LONGEST: Final = 20.0
 """Seconds that one wait may take; then its owner looks for itself."""
@@ -23,7 +26,7 @@ class Listener:
         broker: Broker,
         queues: tuple[str, ...],
         filter: Filter,
-        heard: Callable[[Wake | BrokerError], None],
+        heard: Callable[[Wake | Exception], None],
         random: Callable[[], float],
     ) -> None:
         self._broker, self._queues, self._filter = broker, queues, filter
@@ -48,11 +51,16 @@ class Listener:
         if self._failures:
             await asyncio.sleep(min(0.05 * 2**self._failures, 2.0) * (0.5 + self._random() / 2))
         interest = Interest(queues=self._queues if work else (), filter=self._filter, session=session)
-        heard: Wake | BrokerError
+        heard: Wake | Exception
         try:
             heard = await self._broker.wait(interest, LONGEST * (0.75 + self._random() / 4))
             self._failures = 0
-        except BrokerError as error:
+        except (BrokerError, OSError) as error:
+            self._failures = min(self._failures + 1, 10)
+            heard = error
+        except Exception as error:
+            # Whatever it is, an executor that does not listen any more would never take a job again.
+            log.exception("waiting on the broker failed")
             self._failures = min(self._failures + 1, 10)
             heard = error
         self._aim = self._wait = None

@@ -9,7 +9,27 @@ from typing import Final
 
 import msgspec
 
+from dray.job import Outcome, OutcomeKind
+from dray.worker.live import Live
+
+FAILURES: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.DEAD, OutcomeKind.CRASHED})
 _ABOUT: Final = ("job", "task", "attempt")
+
+log = logging.getLogger("dray.worker")
+
+
+def about(live: Live) -> dict[str, object]:
+    """For the `extra` of a record."""
+    taken = live.taken
+    return {"job": taken.job.id, "task": taken.job.task, "attempt": taken.attempt}
+
+
+def log_end(live: Live, outcome: Outcome) -> None:
+    """Say how a run ended that did not succeed."""
+    job, error = live.taken.job, outcome.error
+    what = "" if error is None else f": {error.type}: {error.message}"
+    level = logging.WARNING if outcome.kind in FAILURES else logging.INFO
+    log.log(level, "%s (%s) ended as %s%s", job.id, job.task, outcome.kind, what, extra=about(live))
 
 
 class ConsoleFormatter(logging.Formatter):

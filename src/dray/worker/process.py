@@ -179,6 +179,13 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
+def _heed_no_signals(stacks: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _deaf)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+
+
 def _deaf(signum: int, at: FrameType | None) -> None:
     """Not SIG_IGN: what a task starts would inherit that, and could not be terminated any more."""
 
@@ -189,16 +196,14 @@ def _wall_clock() -> int:
 
 def main() -> None:
     config = ExecutorConfig.from_environ()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _deaf)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, file=config.stacks, all_threads=True)
+    _heed_no_signals(config.stacks)
     connection = socket.socket(fileno=config.channel)
     for fd in config.fds:
         os.set_inheritable(fd, False)
     code = FAILED
     try:
         app = load_app(config.app, Path(config.folder))
+        _heed_no_signals(config.stacks)  # whatever the app has set up for itself
         app.use(msgspec.structs.replace(app.loaded, settings=config.settings))
         logs.set_up(config.settings.log_level, config.settings.log_format)
         connection.setblocking(False)
