@@ -396,7 +396,7 @@ def test_limits_on_running_jobs_count(app: App, t: Harness) -> None:
     def alone() -> None:
         with lock:
             running.append(1)
-        time.sleep(0.12)
+        time.sleep(0.3)
         most.append(sum(running))
         with lock:
             running.pop()

@@ -1,7 +1,7 @@
 """A worker in a test: the real executor on one event loop, and a way to tell when it cannot do any more.
 
 Runs start one after the other, so that a test sees the same order every time: the next one starts when the
-one before has ended, waits for another job, or has taken `HEAD_START`. So jobs that need each other meet.
+one before has ended, waits for another job, or has had its `HEAD_START`. So jobs that need each other meet.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from dray.worker.run import Judge
 from dray.worker.runners import OnLoop, Runner, Runners
 from dray.worker.threads import Threads
 
-HEAD_START: Final = 0.05
-"""Seconds that a run gets before the next one starts beside it."""
+TICK: Final = 0.02
+HEAD_START: Final = 5
+"""Ticks that a run gets before the next one starts beside it. Several short ones, not one of their length: on
+a busy machine a single wait may be over before the run had any time at all."""
 QUIET_TURNS: Final = 25
 """Turns of the event loop in which nothing happens before that counts as stillness: more than it takes from
 the end of a job to the next step of whoever awaits it."""
@@ -325,6 +327,24 @@ class InProcess:
         return self._on_loop if live.task.is_async or self._middleware else self._in_threads
 
 
+class HeadStart:
+    """Calls `over` after so many ticks, unless it is ended before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, over: Callable[[], None]) -> None:
+        self._loop, self._over, self._left = loop, over, HEAD_START
+        self._timer = loop.call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._left -= 1
+        if self._left:
+            self._timer = self._loop.call_later(TICK, self._tick)
+        else:
+            self._over()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+
 class Noted:
     """A runner, and a note of each run while it lives."""
 
@@ -337,10 +357,10 @@ class Noted:
         crew.lives[live.ref] = live
         executor = crew.executor
         assert executor is not None
-        timer = self._loop.call_later(HEAD_START, executor.is_slow, live)
+        head_start = HeadStart(self._loop, lambda: executor.is_slow(live))
 
         def note_end(live: Live, outcome: Outcome) -> None:
-            timer.cancel()
+            head_start.end()
             crew.lives.pop(live.ref, None)
             ended(live, outcome)
             executor.has_ended(live)
