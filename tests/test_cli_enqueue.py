@@ -39,6 +39,8 @@ def test_an_id_is_printed_and_nothing_else(shell: Shell) -> None:
         ('"3"', "3"),
         ("a@x.org", "a@x.org"),
         ("True", "True"),
+        ("NaN", "NaN"),
+        ("-Infinity", "-Infinity"),
         ('{"a": [1, 2]}', {"a": [1, 2]}),
         ('{"a": ', '{"a": '),
         ("", ""),

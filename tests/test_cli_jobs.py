@@ -123,6 +123,21 @@ def test_an_unknown_id_gets_a_suggestion(shell: Shell, command: tuple[str, ...])
     assert "did you mean" not in shell.run(*command, "zzz", code=1).err
 
 
+@pytest.mark.parametrize("id", ["", "\x1b[31m", "a\nb", "x" * 10_000, "\udcff"])
+def test_an_odd_id_is_refused(shell: Shell, id: str) -> None:
+    shell.enqueue("add", 1)
+    for command in (("jobs", "show"), ("why",), ("jobs", "cancel"), ("jobs", "delete"), ("dead", "replay")):
+        ended = shell.run(*command, id, code=1)
+        assert "\x1b" not in ended.err
+        assert "1-256 printable characters" in ended.err
+
+
+def test_a_reason_that_is_no_text_is_refused(shell: Shell) -> None:
+    id = shell.enqueue("add", 1)
+    shell.run("jobs", "cancel", id, "--reason", "\udcff", code=2)
+    assert shell.json("jobs", "show", id)["status"] == "ready"
+
+
 def test_show_and_why_need_an_id(shell: Shell) -> None:
     assert "Missing argument" in shell.run("jobs", "show", code=2).err
     assert "Missing argument" in shell.run("why", code=2).err

@@ -367,6 +367,13 @@ def test_on_a_terminal_there_are_colours_unless_no_color_is_set(shell: Shell) ->
     assert "\x1b" not in shown
 
 
+def test_an_id_stays_in_one_piece_in_a_narrow_terminal(shell: Shell) -> None:
+    id = shell.enqueue("add", 1, description="a long story " * 10)
+    code, shown = on_terminal(shell, "jobs", "ls", environ={"COLUMNS": "40", "NO_COLOR": "1"})
+    assert code == 0
+    assert id in shown
+
+
 def test_on_a_terminal_a_change_by_filter_is_asked_about(shell: Shell) -> None:
     for n in range(3):
         shell.enqueue("add", n)

@@ -14,7 +14,7 @@ def test_queues_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
     shell.enqueue("add", 1)
     shell.enqueue("send", "x", delay=60)
     lines = shell.run("queues", "ls").out.splitlines()
-    assert lines[0].split()[:4] == ["QUEUE", "WAITING", "SCHEDULED", "READY"]
+    assert lines[0].split() == ["QUEUE", "SCHEDULED", "READY", "RUNNING", "OLDEST", "STATE", "LIMITS"]
     assert [line.split()[0] for line in lines[1:]] == ["default", "email"]
     default, email = shell.json("queues", "ls")
     assert set(default) == {

@@ -101,6 +101,17 @@ def test_a_worker_is_seen_serves_and_stops_when_told(shell: Shell) -> None:
     assert shell.json("workers", "ls") == []
 
 
+def test_a_worker_works_on_when_nobody_reads_what_it_says(shell: Shell) -> None:
+    shell.enqueue("add", 0)
+    with started(shell, "worker", "-p", "1") as child:
+        assert child.stdout is not None
+        child.stdout.close()
+        ended = shell.spawn("enqueue", "add", "20", "22", "--wait", "--timeout", "90")
+        assert ended.out == "42\n"
+        child.send_signal(signal.SIGTERM)
+        child.wait(60)
+
+
 def test_settings_in_the_apps_code_count_and_options_win(shell: Shell) -> None:
     url = f"sqlite:///{shell.folder}/coded.db"
     (shell.folder / "coded.py").write_text(
@@ -111,7 +122,7 @@ def test_settings_in_the_apps_code_count_and_options_win(shell: Shell) -> None:
     assert shell.spawn("enqueue", "hello", *args).out.startswith("default:")
     ended = shell.spawn("worker", "-p", "1", "--burst", *args)
     assert "coded.db (namespace coded)" in ended.out
-    assert "1 processes × 7 jobs" in ended.out
+    assert "× 7 jobs" in ended.out
     assert "× 3 jobs" in shell.spawn("worker", "-p", "1", "-c", "3", "--burst", *args).out
     assert not (shell.folder / ".dray").exists()
 

@@ -93,9 +93,14 @@ def enqueue_command(
 def read_value(text: str) -> Any:
     """JSON, or else the text itself."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return text
+
+
+def _refuse(word: str) -> None:
+    """NaN and Infinity are Python's, not JSON's."""
+    raise ValueError(word)
 
 
 def _keywords(given: tuple[str, ...]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from dray.cli.selection import (
 from dray.cli.shapes import JOB_COLUMNS, job_fields, job_json, job_row
 from dray.cli.target import json_option, target_options, wants_json
 from dray.errors import JobNotFound
+from dray.job import check_word
 
 
 @click.group("jobs", cls=Suggesting)
@@ -66,6 +67,7 @@ def show(ids: tuple[str, ...]) -> None:
     app = open_store()
     infos = []
     for id in ids:
+        check_word("id", id)
         try:
             infos.append(app.job(id).info())
         except JobNotFound:
@@ -150,6 +152,7 @@ def why_command(id: str) -> int:
 
     With --json: id, status, code, text, details. Ends with 1 if there is no such job.
     """
+    check_word("id", id)
     app = open_store()
     why = app.job(id).why()
     if wants_json():

@@ -18,6 +18,7 @@ from typing import Final, TextIO
 
 import click
 
+from dray.cli.output import harmless
 from dray.cli.target import REACHING, json_option, target_options
 from dray.errors import BrokerAway, BrokerError, DrayError, InvalidSettings
 from dray.settings import hide_password
@@ -158,6 +159,9 @@ def main(args: Sequence[str] | None = None) -> int:
             return INTERRUPTED
         except (click.ClickException, DrayError, OSError) as error:
             return _report(error)
+        except UnicodeEncodeError as error:
+            # Bytes of the command line that are no text, and got as far as the broker.
+            return _report(click.UsageError(f"{error.object!r} is not text in UTF-8"))
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
@@ -171,7 +175,7 @@ def _report(error: click.ClickException | DrayError | OSError) -> int:
             click.echo(f"`{context.command_path} --help` tells more.\n", err=True)
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     click.secho(
-        f"dray: {hide_password(text)}",
+        f"dray: {harmless(hide_password(text))}",
         err=True,
         fg="red",
         color=None if "NO_COLOR" not in os.environ else False,

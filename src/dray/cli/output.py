@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from enum import Enum
@@ -42,6 +42,10 @@ _COLORS: Final = {
 }
 
 
+LAST_COLUMN: Final = 20
+"""Characters that the last column of a table gets at least."""
+
+
 class Column(msgspec.Struct, frozen=True):
     title: str
     right: bool = False
@@ -65,7 +69,8 @@ def say(text: str) -> None:
 
 def note(text: str) -> None:
     """A remark to the person at the terminal: on stderr, so that results can be piped."""
-    click.echo(harmless(text), err=True)
+    with suppress(OSError):  # nobody reads remarks: that is no reason to fail
+        click.echo(harmless(text), err=True)
 
 
 def on_terminal(stream: TextIO) -> bool:
@@ -135,11 +140,18 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
     # Only here, and by name: a command whose output is piped never pays for loading it.
     table = import_module("rich.table").Table(box=None, pad_edge=False, header_style="bold")
     text = import_module("rich.text").Text
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for place, column in enumerate(columns):
+        # Only the last gives way in a narrow terminal: an id in two pieces cannot be copied.
+        more = {"overflow": "fold"} if place == len(columns) - 1 else {"overflow": "crop", "no_wrap": True}
+        table.add_column(column.title, justify="right" if column.right else "left", **more)
     for row in rows:
         table.add_row(*[text(harmless(cell), style=_COLORS.get(cell, "")) for cell in row])
-    import_module("rich.console").Console().print(table)
+    console = import_module("rich.console").Console()
+    needed = sum(
+        max(len(column.title), *(len(row[n]) for row in rows)) + 2 for n, column in enumerate(columns[:-1])
+    )
+    console.width = max(console.width, needed + LAST_COLUMN)
+    console.print(table, crop=False)
 
 
 def say_fields(fields: Sequence[tuple[str, str]]) -> None:

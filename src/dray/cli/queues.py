@@ -14,7 +14,7 @@ from dray.cli.main import Suggesting
 from dray.cli.opening import open_store
 from dray.cli.output import note, say, say_json, say_table
 from dray.cli.selection import STATES, carry_out, change_options, unknown_queue
-from dray.cli.shapes import QUEUE_COLUMNS, limits_text, queue_json, queue_row
+from dray.cli.shapes import limits_text, queue_json, queue_table
 from dray.cli.target import json_option, target_options, wants_json
 from dray.job import Overflow
 from dray.settings.forms import NONE
@@ -37,7 +37,7 @@ def ls() -> None:
     if wants_json():
         say_json([queue_json(info) for info in found])
     elif found:
-        say_table(QUEUE_COLUMNS, [queue_row(info) for info in found])
+        say_table(*queue_table(found))
     else:
         note(f"no queue holds a job or a setting in namespace {app.settings.namespace}")
 

@@ -14,7 +14,7 @@ from dray.app import App
 from dray.broker.verbs import PAGE_MAX
 from dray.cli.output import note, progress_bar, say, say_json
 from dray.cli.target import wants_json
-from dray.job import State, queue_of
+from dray.job import State, check_word, queue_of
 from dray.operate import Changed, Progressed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,6 +63,8 @@ def read_filter(given: dict[str, Any]) -> dict[str, Any]:
 
 def check_selection(ids: Sequence[str], where: dict[str, Any], everything: bool) -> None:
     """Either ids or a filter or, in so many words, everything."""
+    for id in ids:
+        check_word("id", id)
     if ids and (where or everything):
         raise click.UsageError("give either ids or a filter, not both")
     if not ids and not where and not everything:

@@ -15,11 +15,7 @@ from dray.settings.forms import format_priorities
 
 JOB_COLUMNS = tuple(map(Column, ("ID", "TASK", "QUEUE", "STATUS", "TRY", "CREATED", "NOTE")))
 DEAD_COLUMNS = tuple(map(Column, ("ID", "TASK", "QUEUE", "TRIES", "DIED", "REASON")))
-QUEUE_COLUMNS = (
-    Column("QUEUE"),
-    *[Column(state.upper(), right=True) for state in State if state is not State.NOT_FOUND],
-    *map(Column, ("OLDEST", "STATE", "LIMITS")),
-)
+_ALWAYS = (State.READY, State.RUNNING)
 WORKER_COLUMNS = tuple(
     map(Column, ("WORKER", "STATE", "QUEUES", "RUNNING", "DONE", "FAILED", "STARTED", "SEEN", "ROLE"))
 )
@@ -144,9 +140,22 @@ def _pause_json(pause: Pause | None) -> dict[str, Any] | None:
     return {"by": pause.by, "reason": pause.reason, "at": plain(moment_of(pause.at))}
 
 
-def queue_row(info: QueueInfo) -> list[str]:
-    counts = [str(info.counts.get(state, 0) or "-") for state in State if state is not State.NOT_FOUND]
-    return [info.name, *counts, _waited(info), _state(info), limits_text(info)]
+def queue_table(infos: Sequence[QueueInfo]) -> tuple[list[Column], list[list[str]]]:
+    """Queues and their jobs by state; states that no job is in are left out."""
+    states = [state for state in State if state in _ALWAYS or any(info.counts.get(state) for info in infos)]
+    counts = [Column(state.upper(), right=True) for state in states]
+    columns = [Column("QUEUE"), *counts, *map(Column, ("OLDEST", "STATE", "LIMITS"))]
+    rows = [
+        [
+            info.name,
+            *(str(info.counts.get(state, 0) or "-") for state in states),
+            _waited(info),
+            _state(info),
+            limits_text(info),
+        ]
+        for info in infos
+    ]
+    return columns, rows
 
 
 def _waited(info: QueueInfo) -> str:

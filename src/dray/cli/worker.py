@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import click
@@ -86,7 +88,14 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
     _check_tasks(settings, probed)
     _mention_unserved(settings, probed)
     logs.set_up(settings.log_level, settings.log_format)
-    return run_worker(path, settings, burst=burst, reload=reload, announce=say)
+    return run_worker(path, settings, burst=burst, reload=reload, announce=_announce)
+
+
+def _announce(text: str) -> None:
+    """A worker works on also when nobody reads what it says."""
+    with suppress(OSError):
+        say(text)
+        sys.stdout.flush()
 
 
 def _check_tasks(settings: Settings, probed: Probed) -> None:
