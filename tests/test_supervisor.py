@@ -22,6 +22,7 @@ from dray.job import Job, Outcome, OutcomeKind, State
 from dray.roster import WorkerInfo, read_workers
 from dray.settings import Settings
 from dray.worker.burst import nothing_left
+from dray.worker.executors import Launch
 from dray.worker.reload import Watch
 from dray.worker.supervisor import Supervisor, executors_of, run_worker
 
@@ -190,6 +191,27 @@ def test_executors_that_die_at_start_are_tried_again_ever_more_slowly_and_never_
                 await bench.put((f"b{n}", "ok"))
                 await bench.reaches(f"b{n}", State.SUCCEEDED)
             assert len(list(Path("/proc/self/fd").iterdir())) <= files
+
+    on_bench(test)
+
+
+def test_a_process_that_the_system_refuses_to_start_is_tried_again(
+    on_bench: OnBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bench: Bench) -> None:
+        sound = stand_in.plan(bench.url, bench.folder)
+
+        def plan(number: int, channel: int, pulse: int, stacks: int) -> Launch:
+            return Launch(["/no/such/program"]) if number == 1 else sound(number, channel, pulse, stacks)
+
+        settings = Settings(broker_url=bench.url, namespace="dray", processes=1)
+        supervisor = Supervisor("shop:app", settings, announce=bench.said.append, plan=plan)
+        running = asyncio.create_task(supervisor.run())
+        await bench.put(("a", "ok"))
+        await bench.reaches("a", State.SUCCEEDED)
+        supervisor.stop()
+        assert await running == 0
+        assert "could not be started" in warnings_of(caplog)
 
     on_bench(test)
 

@@ -95,12 +95,13 @@ class Executor:
         try:
             with theirs:
                 executor._launch(plan, theirs.fileno())
+            ours.setblocking(False)
+            await asyncio.get_running_loop().create_connection(lambda: executor._channel, sock=ours)
         except BaseException:
+            executor.kill()
             ours.close()
             executor.close()
             raise
-        ours.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: executor._channel, sock=ours)
         return executor
 
     def _launch(self, plan: Plan, channel: int) -> None:
@@ -220,7 +221,7 @@ class Executor:
         return True
 
     def _kill_group(self) -> None:
-        if not self.ended.is_set():
+        if self.pid and not self.ended.is_set():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
