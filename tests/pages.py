@@ -29,7 +29,7 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WORDS = {"no-run", "fails", "background"}
-STEP_SECONDS = 60.0
+STEP_SECONDS = 150.0
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```[ ]*$", re.M | re.S)
 _FILE = re.compile(r"(?:#|//|;) (?P<name>[\w./-]+\.\w+)\s*")
 
@@ -195,7 +195,8 @@ class Reader:
         if "background" in block.words:
             self._start(block)
             return None
-        done = subprocess.run(
+        # A group of its own: what a command that hangs has started ends with it.
+        process = subprocess.Popen(
             ["bash", "-euc", block.body],
             cwd=self.folder,
             env=self._environment(),
@@ -203,12 +204,17 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=STEP_SECONDS,
-            check=False,
+            start_new_session=True,
         )
-        if (done.returncode != 0) != ("fails" in block.words):
-            raise Mistake(f"{block.where} ended with {done.returncode}\n{done.stdout}")
-        return done.stdout
+        try:
+            printed, _ = process.communicate(timeout=STEP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            printed, _ = process.communicate()
+            raise Mistake(f"{block.where} did not end within {STEP_SECONDS:.0f} s\n{printed}") from None
+        if (process.returncode != 0) != ("fails" in block.words):
+            raise Mistake(f"{block.where} ended with {process.returncode}\n{printed}")
+        return printed
 
     def _start(self, block: Block) -> None:
         output = (self.folder.parent / f"{self.folder.name}-{block.line}.log").open("w+")
