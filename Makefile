@@ -10,7 +10,7 @@ PYTHON ?=
 QUICK ?=
 SEED ?=
 SECONDS ?= 30
-CHAOS_JOBS ?= 20000
+CHAOS_JOBS ?= 100000
 COVERAGE ?=
 JOBS ?= auto
 
@@ -47,8 +47,9 @@ walk: $(READY) ## make the same random calls to every broker and compare (SECOND
 	$(RUN) -m dray.testing.walk --brokers memory:// sqlite:///build/walk.db \
 	  --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(COVERAGE),--coverage)
 
-chaos: $(READY) ## kill real producers, workers and sweepers on one file (CHAOS_JOBS=20000; SEED=n)
-	DRAY_CHAOS_JOBS=$(CHAOS_JOBS) $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest tests/test_sqlite_processes.py -k kill -x -q
+chaos: $(READY) ## kill real producers, executors and supervisors, then count (CHAOS_JOBS=100000; SEED=n)
+	DRAY_CHAOS_JOBS=$(CHAOS_JOBS) $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest \
+	  tests/test_chaos.py tests/test_sqlite_processes.py -k 'kill' -x -q
 
 bench: $(READY) ## measure the embedded broker against a bare loop of the same SQL (QUICK=1 for a short look)
 	$(RUN) -m bench.sqlite $(if $(QUICK),--quick)

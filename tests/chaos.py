@@ -87,6 +87,7 @@ while n < last:
         continue
     n += size
     print(n - 1, file=log, flush=True)
+    time.sleep(dice.uniform(0, 2 * float(os.environ["CHAOS_PACE"]) * size))
 """
 
 
@@ -118,6 +119,8 @@ class Chaos:
             **os.environ,
             "CHAOS_BROKER": url,
             "CHAOS_LEDGER": str(self.ledger),
+            # Jobs come in for most of the time in which the killer is about.
+            "CHAOS_PACE": str(0.6 * killing * PRODUCERS / jobs),
             "PYTHONPATH": str(folder),
         }
         self.producers: dict[int, subprocess.Popen[bytes]] = {}
