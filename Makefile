@@ -48,8 +48,8 @@ walk: $(READY) ## make the same random calls to every broker and compare (SECOND
 	  --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(COVERAGE),--coverage)
 
 chaos: $(READY) ## kill real producers, executors and supervisors, then count (CHAOS_JOBS=100000; SEED=n)
-	DRAY_CHAOS_JOBS=$(CHAOS_JOBS) $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest \
-	  tests/test_chaos.py tests/test_sqlite_processes.py -k 'kill' -x -q
+	DRAY_CHAOS_JOBS=$(CHAOS_JOBS) $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest tests/test_chaos.py -x -q
+	DRAY_CHAOS_JOBS=20000 $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest tests/test_sqlite_processes.py -k kill -x -q
 
 bench: $(READY) ## measure the embedded broker against a bare loop of the same SQL (QUICK=1 for a short look)
 	$(RUN) -m bench.sqlite $(if $(QUICK),--quick)
