@@ -231,6 +231,19 @@ def test_an_idle_child_ends_after_a_while(tmp_path: Path, monkeypatch: pytest.Mo
     run(main())
 
 
+def test_a_child_that_died_in_its_sleep_is_not_the_next_jobs_fault(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with nursery(tmp_path) as one:
+            pid, _, _ = await one.value("who")
+            os.kill(pid, signal.SIGKILL)
+            while not gone(pid):
+                time.sleep(0.001)  # without a turn of the event loop, which would notice
+            assert len(one.children._idle) == 1, "it was noticed already: this test shows nothing"
+            assert (await one.value("who"))[0] != pid
+
+    run(main())
+
+
 def test_failures_follow_the_same_rules_as_everywhere(tmp_path: Path) -> None:
     async def main() -> None:
         async with nursery(tmp_path) as one:

@@ -445,6 +445,24 @@ def test_a_job_may_be_cancelled_before_its_first_step(app: App) -> None:
     run(main())
 
 
+def test_a_cancel_that_comes_after_the_end_and_before_the_settle_still_counts(app: App) -> None:
+    async def main() -> None:
+        broker = await app.connect()
+        flaky = Flaky(await app.connect(), verbs=("settle",))
+        async with at_work(app, flaky) as executor:
+            flaky.error = BrokerAway("not now")
+            id = await put(app, broker, "double", 1)
+            await until(lambda: executor._session.unsent)
+            await broker.edit(Ids((id,)), Cancel("too late?"))
+            flaky.error = None
+            record = await ended(broker, id)
+            assert (record.state, record.reason) == (State.CANCELLED, "too late?")
+        await flaky.close()
+        await broker.close()
+
+    run(main())
+
+
 # stopping
 
 
