@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from typing import Final
 
 from dray.errors import BrokerError
@@ -35,7 +34,7 @@ class Duties:
 
     @property
     def leader(self) -> bool:
-        return self._term > 0 and time.monotonic() < self._valid_until
+        return self._term > 0 and self._line.monotonic() < self._valid_until
 
     async def run(self) -> None:
         """Tick for ever. No failure ends it: the next tick may work."""
@@ -71,7 +70,7 @@ class Duties:
 
     async def _hold(self) -> bool:
         """Get the hold or keep it. It is written again only when a third of its term has passed."""
-        now = time.monotonic()
+        now = self._line.monotonic()
         if self._term and now < self._valid_until - self._lease * 2 / 3000:
             return True
         if self._term and await self._write(self._term, now):

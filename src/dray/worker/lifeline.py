@@ -40,14 +40,20 @@ class Lifeline:
     """A broker, and whether it answers."""
 
     def __init__(
-        self, broker: Broker, lease: float, *, lost: bool = False, wall: Callable[[], float] = time.time
+        self,
+        broker: Broker,
+        lease: float,
+        *,
+        lost: bool = False,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.broker, self._lease, self._wall = broker, lease, wall
+        self.broker, self._lease, self._wall, self.monotonic = broker, lease, wall, monotonic
         self.answers = asyncio.Event()
         """Whether the last call was answered."""
         self.answers.set()
-        self._answered = (time.monotonic(), wall())
-        self._doubtful_until = time.monotonic() + lease if lost else 0.0
+        self._answered = (monotonic(), wall())
+        self._doubtful_until = monotonic() + lease if lost else 0.0
 
     @classmethod
     async def open(cls, open: Open, lease: float) -> Lifeline:
@@ -74,7 +80,7 @@ class Lifeline:
         Then others probably were too, and their leases ran out though they live: it must not judge them
         before they had time to say so.
         """
-        return time.monotonic() < self._doubtful_until or self._gap() > self._lease
+        return self.monotonic() < self._doubtful_until or self._gap() > self._lease
 
     async def ask(self, call: Callable[[Broker], Awaitable[T]]) -> T:
         """One try. An error of the broker is noted, and raised."""
@@ -102,13 +108,13 @@ class Lifeline:
 
     def _gap(self) -> float:
         """Seconds since the last answer. While a machine sleeps, only one of the two clocks goes on."""
-        return max(time.monotonic() - self._answered[0], self._wall() - self._answered[1])
+        return max(self.monotonic() - self._answered[0], self._wall() - self._answered[1])
 
     def _note_answer(self) -> None:
         gap = self._gap()
-        self._answered = (time.monotonic(), self._wall())
+        self._answered = (self.monotonic(), self._wall())
         if gap > self._lease:
-            self._doubtful_until = time.monotonic() + self._lease
+            self._doubtful_until = self.monotonic() + self._lease
         if not self.answers.is_set():
             self.answers.set()
             log.warning("the broker answers again after %.1f s", gap)
