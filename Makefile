@@ -17,7 +17,7 @@ JOBS ?= auto
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.installed
-CODE := $(foreach folder,src tests bench examples,$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
+CODE := $(foreach folder,src tests bench examples docs,$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
