@@ -18,7 +18,7 @@ import msgspec
 
 from dray.broker.checks import check_dependency
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow, free, locate, undepend
+from dray.broker.redis.crossing import follow, free, locate, undepend, watch_queues
 from dray.broker.redis.router import Arg, command, script
 from dray.broker.redis.rows import BY_BYTE, body, class_of, encode, is_plain, to_json
 from dray.broker.verbs import PUT_STEP, Accepted, DocWrite
@@ -115,21 +115,28 @@ async def put_step(
     step = _Step(core, base, token, now)
     await step.enlist(jobs)
     if not owners and not any(job.waits_for for job in jobs):
-        return await step.put(list(enumerate(jobs)), {})
-    return await _put_in_order(step, jobs, owners)
+        accepted = await step.put(list(enumerate(jobs)), {})
+    else:
+        accepted = await _put_in_order(step, jobs, owners)
+    await step.follow()
+    return accepted
 
 
 async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]) -> list[Accepted]:
-    """As in one go, unless an id is in another queue: such a job is put by itself."""
+    """As in one go, unless an id comes twice, or is another queue's: then in several."""
     accepted: list[Accepted] = []
     together: list[tuple[int, Job]] = []
+    ids: set[str] = set()
     for index, job in enumerate(jobs):
-        if owners.get(job.id, job.queue) == job.queue:
+        elsewhere = owners.get(job.id, job.queue) != job.queue
+        if elsewhere or job.id in ids:
+            accepted += await step.put_waiting(together, owners)
+            together, ids = [], set()
+        if elsewhere:
+            accepted.append(await _put_elsewhere(step, index, job, owners))
+        else:
             together.append((index, job))
-            continue
-        accepted += await step.put_waiting(together, owners)
-        together = []
-        accepted.append(await _put_elsewhere(step, index, job, owners))
+            ids.add(job.id)
     accepted += await step.put_waiting(together, owners)
     await _tell_of_refused(step.core, jobs, accepted, owners, step.now)
     return accepted
@@ -168,6 +175,8 @@ async def _put_elsewhere(step: _Step, index: int, job: Job, owners: dict[str, st
     owners[job.id] = job.queue
     moved = await core.call(core.on_queue("evict", home, step.now, job.id, 1))
     dependants, watchers, aftermath = moved
+    for watcher in watchers:
+        await watch_queues(core, watcher.decode(), [job.queue])
     if dependants or watchers:
         adopted = core.on_queue("adopt", job.queue, step.now, job.id, len(dependants), *dependants, *watchers)
         _, told = await core.call(adopted)
@@ -196,6 +205,7 @@ class _Step:
     def __init__(self, core: Core, base: int, token: str, now: int | None) -> None:
         self.core, self._base, self._token, self.now = core, base, token, now
         self._time = core.time(now)
+        self._left: list[tuple[str, Any]] = []
 
     async def enlist(self, jobs: Sequence[Job]) -> None:
         names = {job.queue for job in jobs}
@@ -255,7 +265,12 @@ class _Step:
                 accepted[index] = _accepted(*answers[5 * place : 5 * place + 5])
         if not known:
             await self.core.enlist([queue])
-        await follow(self.core, queue, aftermath, self.now)
+        self._left.append((queue, aftermath))
+
+    async def follow(self) -> None:
+        """Once every id is where the directory says."""
+        for queue, aftermath in self._left:
+            await follow(self.core, queue, aftermath, self.now)
 
 
 def _extra(job: Job, waits: dict[str, Any]) -> bytes:

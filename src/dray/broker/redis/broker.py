@@ -26,6 +26,7 @@ from dray.broker.checks import (
 from dray.broker.redis import accepting, editing, reading, sessions, taking, upkeep
 from dray.broker.redis.bell import BlockingBell, LoopBell
 from dray.broker.redis.core import Core
+from dray.broker.redis.crossing import follow_all
 from dray.broker.redis.options import read_url
 from dray.broker.redis.waiting import Waiting
 from dray.broker.verbs import (
@@ -122,7 +123,11 @@ class RedisBroker:
         self, session: str, *, suspect: bool = True, blamed: Collection[Ref] = (), now: int | None = None
     ) -> int:
         check_session(session)
-        return await sessions.release(self._core, session, now, suspect=suspect, blamed=blamed) or 0
+        ended = await sessions.release(self._core, session, now, suspect=suspect, blamed=blamed)
+        if ended is None:
+            return 0
+        await follow_all(self._core, ended[1], now)
+        return ended[0]
 
     async def sweep(self, limit: int = 1000, *, lapse: bool = True, now: int | None = None) -> Swept:
         check_limit(limit)

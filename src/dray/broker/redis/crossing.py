@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from dray.broker.redis.core import Core
 from dray.broker.redis.router import Call, command, script
@@ -18,6 +18,7 @@ from dray.errors import BrokerError
 from dray.job import queue_of
 
 PAGE = 500
+WATCHER_TTL: Final = 2 * 24 * 3600
 
 
 async def locate(core: Core, ids: Iterable[str]) -> dict[str, str]:
@@ -36,15 +37,31 @@ async def locate(core: Core, ids: Iterable[str]) -> dict[str, str]:
     return found
 
 
+async def watch_queues(core: Core, watcher: str, queues: Iterable[str]) -> None:
+    """Write down where a watcher waits for jobs, before it does."""
+    key = f"{core.keys.own}w:{watcher}"
+    await core.calls([command(key, "SADD", key, *queues), command(key, "EXPIRE", key, WATCHER_TTL)])
+
+
 async def follow(core: Core, queue: str, aftermath: Sequence[Any], now: int | None) -> None:
-    """Do what a step left to do. What it did itself must not fail for that."""
-    posted, forgotten, gone = aftermath
-    if not (posted or forgotten or gone):
+    await follow_all(core, [(queue, aftermath)], now)
+
+
+async def follow_all(
+    core: Core, left: Sequence[tuple[str, Sequence[Any]]], now: int | None, order: Sequence[str] = ()
+) -> None:
+    """Do what steps in several queues left to do. What they did themselves must not fail for that.
+
+    `order` names jobs as they came: word of their ends is delivered in that order.
+    """
+    if not any(part for _, aftermath in left for part in aftermath):
         return
     with contextlib.suppress(BrokerError):
-        await _tidy(core, queue, forgotten, gone)
+        for queue, (_, forgotten, gone) in left:
+            await _tidy(core, queue, forgotten, gone)
+        posted = list(dict.fromkeys(queue for queue, aftermath in left if aftermath[0]))
         if posted:
-            await forward(core, [queue], now)
+            await forward(core, posted, now, order=order)
 
 
 async def _tidy(core: Core, queue: str, forgotten: Sequence[bytes], gone: Sequence[bytes]) -> None:
@@ -87,30 +104,58 @@ async def _vacant(core: Core, queue: str, id: str) -> bool:
     return not state and not waited_for
 
 
-async def forward(core: Core, queues: Sequence[str], now: int | None, limit: int = FORWARD_STEP) -> int:
-    """Deliver word from outboxes, and what that leads to. `sweep` does what is left."""
-    sent, work = 0, list(queues)
-    while work and sent < limit:
-        queue = work.pop(0)
-        key = core.keys.queue(queue) + "out"
-        messages = await core.call(command(key, "ZRANGE", key, 0, min(PAGE, limit - sent) - 1))
-        if not messages:
-            continue
-        work += await _deliver(core, messages, now)
-        await core.call(command(key, "ZREM", key, *messages))
-        sent += len(messages)
-        work.append(queue)
+class _Word(NamedTuple):
+    """A message of an outbox."""
+
+    queue: str
+    stored: bytes
+    number: int
+    ended: str
+    dependant: str
+    dependency: str
+    hint: str
+    """Orders what one step of upkeep did in several queues."""
+
+
+async def forward(
+    core: Core, queues: Sequence[str], now: int | None, limit: int = FORWARD_STEP, order: Sequence[str] = ()
+) -> int:
+    """Deliver word from outboxes, and what that leads to, first come, first served. `sweep` does what is left."""
+    sent = 0
+    while queues and sent < limit:
+        words = await _words(core, queues, limit - sent, order)
+        more = await _deliver(core, words, now)
+        delivered: dict[str, list[bytes]] = {}
+        for word in words:
+            delivered.setdefault(core.keys.queue(word.queue) + "out", []).append(word.stored)
+        await core.calls([command(key, "ZREM", key, *texts) for key, texts in delivered.items()])
+        sent += len(words)
+        order = [word.dependant for word in words]
+        queues = [*dict.fromkeys([*(word.queue for word in words), *more])]
     return sent
 
 
-async def _deliver(core: Core, messages: Sequence[bytes], now: int | None) -> list[str]:
-    """Deliver messages, in order per queue; the queues whose outboxes have word now."""
+async def _words(core: Core, queues: Sequence[str], limit: int, order: Sequence[str]) -> list[_Word]:
+    keys = [core.keys.queue(queue) + "out" for queue in queues]
+    most = min(PAGE, limit) - 1
+    replies = await core.calls([command(key, "ZRANGE", key, 0, most) for key in keys])
+    words = []
+    for queue, messages in zip(queues, replies, strict=True):
+        for message in messages:
+            number, *rest = message.decode().split("\n")
+            words.append(_Word(queue, message, int(number), *rest))
+    rank = {id: place for place, id in reversed(list(enumerate(order)))}
+    words.sort(key=lambda word: (rank.get(word.dependency, -1), word.hint))
+    return words[:limit]
+
+
+async def _deliver(core: Core, words: Sequence[_Word], now: int | None) -> list[str]:
+    """Deliver word, in order per queue; the queues whose outboxes have word now."""
     parts: dict[str, list[str]] = {}
-    parsed = [message.decode().split("\n") for message in messages]
-    places = await locate(core, {dependant for _, _, dependant, _ in parsed})
-    for _, ended, dependant, dependency in parsed:
-        if dependant in places:
-            parts.setdefault(places[dependant], []).extend((dependant, dependency, ended))
+    places = await locate(core, {word.dependant for word in words})
+    for word in words:
+        if word.dependant in places:
+            parts.setdefault(places[word.dependant], []).extend((word.dependant, word.dependency, word.ended))
     replies = await core.calls([_delivery(core, queue, args, now) for queue, args in parts.items()])
     posted = []
     for queue, (_, aftermath) in zip(parts, replies, strict=True):

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from dray.broker.checks import query_matches, read_number
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow, locate
+from dray.broker.redis.crossing import follow_all, locate
 from dray.broker.redis.reading import SCAN_FACTOR, pages, read_jobs
 from dray.broker.redis.rows import LETTER, Kept, rate_numbers, to_json
 from dray.broker.verbs import (
@@ -63,6 +63,7 @@ async def _change(
     places = await locate(core, set(ids))
     name, value = _words(action)
     answers: list[tuple[str, str]] = []
+    left = []
     rest = list(ids)
     while rest:
         queue = places.get(rest[0])
@@ -73,8 +74,9 @@ async def _change(
             continue
         call = core.on_queue("edit", queue, now, name, value, int(dry), state, int(skip_same), *part)
         told, aftermath = await core.call(call)
-        await follow(core, queue, aftermath, now)
+        left.append((queue, aftermath))
         answers += [(id, why.decode()) for id, why in zip(part, told, strict=True)]
+    await follow_all(core, left, now, ids)
     return answers
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from dray.broker.checks import query_matches, read_number
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import locate
-from dray.broker.redis.router import command
+from dray.broker.redis.crossing import locate, watch_queues
 from dray.broker.redis.rows import LETTERS, Kept, decode_pause, read_kept, read_limits
 from dray.broker.verbs import Doc, Entry, Event, Feed, Limits, Page, Pause, Query, QueueInfo
 from dray.errors import InvalidInput
@@ -19,7 +18,6 @@ SCAN_FACTOR: Final = 10
 CHUNK: Final = 200
 """How many jobs one script reads: payloads may be large."""
 STATES: Final = tuple(State)
-WATCHER_TTL: Final = 2 * 24 * 3600
 _PLACE_LETTERS: Final = {
     Place.WAITING: "w",
     Place.DUE: "d",
@@ -57,13 +55,7 @@ KINDS: Final[dict[str, str]] = {
 async def get(core: Core, ids: Sequence[str], watch: str | None, now: int | None) -> list[Record | None]:
     places = await locate(core, set(ids))
     if watch is not None and places:
-        key = f"{core.keys.own}w:{watch}"
-        await core.calls(
-            [
-                command(key, "SADD", key, *set(places.values())),
-                command(key, "EXPIRE", key, WATCHER_TTL),
-            ]
-        )
+        await watch_queues(core, watch, set(places.values()))
     parts: dict[str, list[str]] = {}
     for id, queue in places.items():
         parts.setdefault(queue, []).append(id)

@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow, locate
+from dray.broker.redis.crossing import locate
 from dray.broker.redis.router import Arg, Call, command
 from dray.broker.redis.rows import encode
 from dray.broker.verbs import Beat, Heard, Ref
+
+Aftermaths = list[tuple[str, Any]]
 
 
 async def renew(core: Core, beats: Sequence[Beat], now: int | None) -> list[Heard]:
@@ -57,7 +59,7 @@ async def release(
     suspect: bool = True,
     blamed: Collection[Ref] = (),
     late: bool = False,
-) -> int | None:
+) -> tuple[int, Aftermaths] | None:
     """End a session; how many runs it held, or None if there is none (or, if asked, none that is late)."""
     core.requests.pop(session, None)
     epoch, queues = await core.call(core.on_own("session_end", now, session, int(late), int(suspect)))
@@ -74,21 +76,21 @@ async def bring_to_end(
     now: int | None,
     suspect: bool,
     blamed: Collection[Ref] = (),
-) -> int:
+) -> tuple[int, Aftermaths]:
     """Free what a session held, queue by queue. If we die midway, `sweep` finds where to go on."""
     refs = [f"{run} {id}" for id, run in blamed]
-    freed = 0
+    freed, left = 0, []
     for name in queues:
         queue = name.decode()
         call = core.on_queue("release", queue, now, session, epoch, int(suspect), *refs)
         count, aftermath = await core.call(call)
         freed += count
-        await follow(core, queue, aftermath, now)
+        left.append((queue, aftermath))
     if queues:
         await core.call(core.on_own("session_ended", now, session, epoch))
     else:
         await core.call(_announce(core, session))
-    return freed
+    return freed, left
 
 
 def _announce(core: Core, session: str) -> Call:

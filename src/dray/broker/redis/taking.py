@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow, locate
+from dray.broker.redis.crossing import follow, follow_all, locate
 from dray.broker.redis.router import Arg, Call
 from dray.broker.redis.rows import BY_BYTE, encode, read_body, read_job, to_json
 from dray.broker.verbs import Filter
@@ -46,16 +46,21 @@ async def take(
     want: int,
     now: int | None,
 ) -> list[Taken]:
+    before = core.requests.get(session, (0, ()))
     asked = await _queues_to_ask(core, session, request, tuple(dict.fromkeys(queues)), now)
     wanted = filter_args(filter)
     taken: list[Taken] = []
-    rest = list(asked)
-    while rest and (not taken or len(taken) < want):
-        queue = rest.pop(0)
-        taken += await _take_from(core, queue, session, request, len(taken), want, wanted, now)
-    # Queues that are not needed any more see to their due jobs, and know the request.
-    for queue in rest:
-        taken += await _take_from(core, queue, session, request, len(taken), want, wanted, now)
+    left: list[tuple[str, Any]] = []
+    try:
+        # Queues that are not needed any more see to their due jobs, and know the request.
+        for queue in asked:
+            given, aftermath = await _take_from(core, queue, session, request, len(taken), want, wanted, now)
+            taken += given
+            left.append((queue, aftermath))
+    except SessionLost:
+        core.requests[session] = before  # this request never was
+        raise
+    await follow_all(core, left, now)
     return taken
 
 
@@ -97,7 +102,7 @@ async def _take_from(
     want: int,
     wanted: tuple[int, bytes, bytes],
     now: int | None,
-) -> list[Taken]:
+) -> tuple[list[Taken], Any]:
     def call(enrol: str) -> Call:
         left = max(0, want - offset)
         return core.on_queue("take", queue, now, session, request, offset, left, *wanted, enrol)
@@ -106,7 +111,6 @@ async def _take_from(
     if reply[0] == b"unknown":
         state, *facts = await core.call(core.on_own("session_enrol", now, session, queue))
         if state != b"ok":
-            core.requests.pop(session, None)
             raise SessionLost(session)
         reply = await core.call(call(f"{facts[0]},{facts[1].decode()},{facts[2].decode()}"))
     if reply[0] == b"lost":
@@ -114,9 +118,7 @@ async def _take_from(
     if reply[0] == b"old":
         raise InvalidInput("request", request, f"{reply[1]} was the last; it only counts up")
     _, given, aftermath = reply
-    taken = await _read_taken(core, queue, session, given, now)
-    await follow(core, queue, aftermath, now)
-    return taken
+    return await _read_taken(core, queue, session, given, now), aftermath
 
 
 async def _read_taken(
@@ -151,7 +153,7 @@ def _job(id: str, edited: str, stored: bytes) -> Job:
 async def settle(core: Core, session: str, outcomes: Sequence[Outcome], now: int | None) -> list[Settled]:
     places = await locate(core, {outcome.id for outcome in outcomes})
     parts: dict[str, list[int]] = {}
-    lost = []
+    lost, left = [], []
     for index, outcome in enumerate(outcomes):
         if outcome.id in places:
             parts.setdefault(places[outcome.id], []).append(index)
@@ -170,7 +172,8 @@ async def settle(core: Core, session: str, outcomes: Sequence[Outcome], now: int
                 else Settled(_VERDICTS[verdict], BY_BYTE[state])
             )
             core.taken_from.pop(outcomes[index].id, None)
-        await follow(core, queue, aftermath, now)
+        left.append((queue, aftermath))
+    await follow_all(core, left, now, [outcome.id for outcome in outcomes])
     if lost:
         await _forget_lost(core, session, lost, now)
     return settled

@@ -7,12 +7,13 @@
 -- `offer`    ZSET id -> order of the offers
 -- `ends`     SET ids whose end somebody waits for: `w:ID` SET watchers, `d:ID` ZSET jobs that depend on it
 -- `m:WATCHER` ZSET id -> when it ended (kept for a day); `mailed` SET watchers with mail here
--- `out`      ZSET the outbox: "number\nstate\ndependant\ndependency", word that crosses queues
+-- `out`      ZSET the outbox: "number\nstate\ndependant\ndependency\nhint", word that crosses queues;
+--            the hint orders what one step of upkeep did in several queues
 local done_ttl, dead_ttl = string.match(ARGV[2], '^(%d+),(-?%d+),')
 local NEVER = 2 ^ 51
 local DAY = 86400000
 local place = { w = 'w', s = 'd', t = 'd', r = 'r', h = 'h', o = 'e', d = 'e', c = 'e' }
-local posted, forgotten, gone = 0, {}, {}
+local posted, forgotten, gone, hint = 0, {}, {}, ''
 
 local function forget_at(job)
   if job.s == 'd' then return job.z + (dead_ttl == '-1' and NEVER or tonumber(dead_ttl)) end
@@ -153,7 +154,7 @@ end
 local function post(dependant, dependency, ended)
   posted = 1
   local number = call('HINCRBY', Q .. 'n', 'out', 1)
-  call('ZADD', Q .. 'out', number, table.concat({ number, ended, dependant, dependency }, '\n'))
+  call('ZADD', Q .. 'out', number, table.concat({ number, ended, dependant, dependency, hint }, '\n'))
 end
 
 local function tell_dependants(id, ended)

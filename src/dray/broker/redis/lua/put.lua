@@ -151,4 +151,11 @@ for i = 4, #ARGV, 3 do
   seen[id] = true
 end
 flush()
+-- Whoever waits for a job that was not accepted must not wait for ever.
+for i = 1, #answers, 5 do
+  local id = ids[(i + 4) / 5]
+  if (answers[i] == 'f' or answers[i + 2] ~= id) and call('HEXISTS', Q .. 'job', id) == 0 then
+    tell_dependants(id, 'not_found')
+  end
+end
 return { first or 0, all_plain and 1 or answers, aftermath() }

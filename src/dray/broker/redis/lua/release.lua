@@ -24,6 +24,7 @@ end)
 for _, ref in ipairs(held) do
   local run, id = string.match(ref, '^(%d+) (.*)$')
   local job = load(id)
+  hint = job and string.format('1%016d', ARGV[4]) .. string.sub(member(job), 1, 16)
   if job then crash(job, tonumber(run), ARGV[5] == '1', blamed[ref]) end
 end
 call('DEL', Q .. 'h:' .. session, Q .. 'v:' .. session, Q .. 'heard:' .. session)

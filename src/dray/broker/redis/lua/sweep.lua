@@ -9,6 +9,7 @@ local function expire()
   local late = call('ZRANGEBYSCORE', Q .. 'ttl', '-inf', now, 'LIMIT', 0, limit)
   for _, text in ipairs(late) do
     local job = load(id_of(text))
+    hint = job and string.format('2%016.0f', job.e) .. string.sub(text, 1, 16) or ''
     if job and job.s == 'r' then bury(job, 'expired: it was not started within its ttl')
     else call('ZREM', Q .. 'ttl', text)
     end
@@ -36,6 +37,7 @@ local function prune()
   local old = call('ZRANGEBYSCORE', Q .. 'ended', '-inf', now, 'LIMIT', 0, limit)
   for _, text in ipairs(old) do
     local job = load(id_of(text))
+    hint = '3'
     if job then forget(job) else call('ZREM', Q .. 'ended', text) end
   end
   call('ZREMRANGEBYSCORE', Q .. 'rate', '-inf', string.format('%.0f', now * 1000))
