@@ -174,14 +174,17 @@ async def _put_elsewhere(step: _Step, index: int, job: Job, owners: dict[str, st
     await core.call(script("claim", core.keys.directory(job.id), "move", job.id, home, job.queue))
     owners[job.id] = job.queue
     moved = await core.call(core.on_queue("evict", home, step.now, job.id, 1))
-    dependants, watchers, aftermath = moved
+    dependants, watchers, (posted, forgotten, gone) = moved
+    waits = {dependency.encode() for dependency in job.waits_for}
+    kept_pairs = zip(forgotten[::2], forgotten[1::2], strict=True)
+    apart = [word for pair in kept_pairs if pair[0] not in waits for word in pair]
     for watcher in watchers:
         await watch_queues(core, watcher.decode(), [job.queue])
     if dependants or watchers:
         adopted = core.on_queue("adopt", job.queue, step.now, job.id, len(dependants), *dependants, *watchers)
         _, told = await core.call(adopted)
         await follow(core, job.queue, told, step.now)
-    await follow(core, home, aftermath, step.now)
+    await follow(core, home, (posted, apart, gone), step.now)
     if state is State.NOT_FOUND:
         [reply] = await step.put_waiting([(index, job)], owners)
     return reply

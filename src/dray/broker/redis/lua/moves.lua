@@ -240,10 +240,23 @@ local function forget(job)
 end
 
 -- What is left to do in other slots: whether the outbox has word, (dependency, dependant) pairs to take apart, ids gone.
+-- A job put again under its id may wait for the same job as before: that pair stays.
+local function apart()
+  local pairs_left = {}
+  for i = 1, #forgotten, 2 do
+    local waits, job = false, jobs[forgotten[i + 1]]
+    for _, dependency in ipairs(job and job.w or {}) do waits = waits or dependency == forgotten[i] end
+    if not waits then
+      pairs_left[#pairs_left + 1], pairs_left[#pairs_left + 2] = forgotten[i], forgotten[i + 1]
+    end
+  end
+  return pairs_left
+end
+
 local function aftermath()
   save_all()
   close()
-  return { posted, forgotten, gone }
+  return { posted, apart(), gone }
 end
 
 local function promote(limit)
