@@ -207,8 +207,9 @@ class _Step:
 
     def __init__(self, core: Core, base: int, token: str, now: int | None) -> None:
         self.core, self._base, self._token, self.now = core, base, token, now
-        self._time = core.time(now)
+        self._created = core.told_time(now)
         self._left: list[tuple[str, Any]] = []
+        self._waits: list[tuple[_Waits, list[Job], list[Accepted]]] = []
 
     async def enlist(self, jobs: Sequence[Job]) -> None:
         names = {job.queue for job in jobs}
@@ -217,14 +218,14 @@ class _Step:
     async def put_waiting(
         self, jobs: Sequence[tuple[int, Job]], owners: dict[str, str], replaces: bool = False
     ) -> list[Accepted]:
-        """Register with dependencies, put, look again."""
+        """Register with dependencies, then put."""
         waits = _Waits(self.core, owners)
         await waits.register([job for _, job in jobs])
         extra = waits.extra
         if replaces:
             extra[jobs[0][1].id] = {**extra.get(jobs[0][1].id, {}), "oq": 1}
         accepted = await self.put(jobs, extra)
-        await waits.look_again([job for _, job in jobs], accepted, self.now)
+        self._waits.append((waits, [job for _, job in jobs], accepted))
         return accepted
 
     async def put(self, jobs: Sequence[tuple[int, Job]], extra: dict[str, dict[str, Any]]) -> list[Accepted]:
@@ -250,7 +251,7 @@ class _Step:
         args: list[Arg] = []
         for index, job in part:
             plain = class_of(job) if job.id not in extra and is_plain(job) else None
-            stored = body(job, self._base + index, self._time, plain)
+            stored = body(job, self._base + index, self._created, plain)
             args += (job.id, stored, plain or _extra(job, extra.get(job.id, {})))
         return args
 
@@ -271,9 +272,11 @@ class _Step:
         self._left.append((queue, aftermath))
 
     async def follow(self) -> None:
-        """Once every id is where the directory says."""
+        """What is left to do once every id is where the directory says."""
         for queue, aftermath in self._left:
             await follow(self.core, queue, aftermath, self.now)
+        for waits, jobs, accepted in self._waits:
+            await waits.look_again(jobs, accepted, self.now)
 
 
 def _extra(job: Job, waits: dict[str, Any]) -> bytes:

@@ -60,6 +60,10 @@ class Core:
             return now
         return _wall_clock() + self._offset if self._clock is None else self._clock()
 
+    def told_time(self, now: int | None) -> int | None:
+        """The time as told; None if it is the server's, which stamps follow."""
+        return self._clock() if now is None and self._clock is not None else now
+
     def stamps(self, count: int) -> int:
         """The first of `count` arrival stamps: microseconds, never the same twice."""
         first = max(time.time_ns() // 1000 + self._offset * 1000, self._stamp + 1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from dray.broker.checks import error_kept, shown_result
 from dray.broker.verbs import Limits, Pause
 from dray.codec import pack, unpack
-from dray.errors import CodecError, DecodeError
+from dray.errors import CodecError
 from dray.job import Error, Job, Progress, Record, Run, State
 from dray.policy import Rate, Retention
 
@@ -87,16 +87,32 @@ def is_plain(job: Job) -> bool:
     )
 
 
-def body(job: Job, stamp: int, now: int, plain_class: str | None) -> bytes:
-    """The stored form of a job that is put."""
+def body(job: Job, stamp: int, created: int | None, plain_class: str | None) -> bytes:
+    """The stored form of a job that is put. `created` is told if the stamp does not say it."""
+    when = job.created or created or ""
     if plain_class is not None:
-        attributes = f"{stamp} {job.created or now} {plain_class}\n\n\n\n".encode()
+        attributes = f"{stamp:016}{when} {plain_class}".encode()
     else:
-        attributes = _attributes(job, stamp, now)
-    return b"%b%b%b" % (pack(job), attributes, len(attributes).to_bytes(2, "big"))
+        attributes = f"{stamp:016}{when} {_lane(job)}\n".encode() + _options(job)
+    packed, start = pack(job), _HEADER + len(encode(job.version))
+    names = len(encode((job.id, job.task, job.queue))) - 1
+    return b"%b%b%b%b" % (
+        packed[:start],
+        packed[start + names :],
+        attributes,
+        len(attributes).to_bytes(2, "big"),
+    )
 
 
-def _attributes(job: Job, stamp: int, now: int) -> bytes:
+_HEADER: Final = 3
+"""Bytes that say how many fields a job has. Version, id, task and queue follow; the last three are left out."""
+
+
+def _lane(job: Job) -> str:
+    return "\n".join((class_of(job), job.group or "", job.rate_key or "", job.running_key or ""))
+
+
+def _options(job: Job) -> bytes:
     options = {
         "k": job.key,
         "kt": job.key_ttl,
@@ -111,8 +127,7 @@ def _attributes(job: Job, stamp: int, now: int) -> bytes:
         "rt": job.result_ttl,
     }
     told = {name: value for name, value in options.items() if value is not None}
-    lane = "\n".join((class_of(job), job.group or "", job.rate_key or "", job.running_key or ""))
-    return f"{stamp} {job.created or now} {lane}\n".encode() + (to_json(told) if told else b"")
+    return to_json(told) if told else b""
 
 
 def rate_numbers(rate: str | None) -> tuple[int, int] | None:
@@ -122,19 +137,47 @@ def rate_numbers(rate: str | None) -> tuple[int, int] | None:
     return parsed.interval, parsed.burst
 
 
-def read_body(stored: bytes) -> tuple[memoryview, str]:
-    """The envelope and the attributes."""
+class Body(NamedTuple):
+    """A stored body, taken apart."""
+
+    packed: bytes
+    stamp: int
+    created: int
+    class_: str
+
+    def job(self, queue: str, id: str, class_: str) -> Job:
+        """The job. Its class has the last word on the priority, which may have been edited."""
+        priority, task, version = class_.split("|")
+        start = _HEADER + len(encode(int(version)))
+        names = encode((id, task, queue))[1:]
+        job = unpack(b"%b%b%b" % (self.packed[:start], names, self.packed[start:]), int(version))
+        return job if job.priority == int(priority) else msgspec.structs.replace(job, priority=int(priority))
+
+
+def read_body(stored: bytes) -> Body:
     length = int.from_bytes(stored[-2:], "big")
-    return memoryview(stored)[: -length - 2], stored[-length - 2 : -2].decode()
+    attributes = stored[-length - 2 : -2].decode()
+    stamp = int(attributes[:16])
+    created, _, lane = attributes[16:].partition(" ")
+    return Body(
+        stored[: -length - 2], stamp, int(created) if created else stamp // 1000, lane.partition("\n")[0]
+    )
 
 
-def read_job(envelope: memoryview | bytes, id: str, class_: str) -> Job:
-    """A stored job. Its class has the last word on the priority, which may have been edited."""
-    priority, _, version = class_.split("|")
-    job = unpack(envelope, int(version))  # type: ignore[arg-type]
-    if job.id != id:
-        raise DecodeError(f"the bytes are those of {job.id}")
-    return job if job.priority == int(priority) else msgspec.structs.replace(job, priority=int(priority))
+def read_head(stored: bytes) -> Head:
+    """The map, or the text of a job in its first run or after it (see lua/job.lua)."""
+    if not stored:
+        return Head(a="")
+    if stored[:1] not in b"ho":
+        return _decode_head(stored)
+    facts, _, attributes = stored.decode().partition("\n")
+    run, line, started, last = facts[1:].split(" ", 3)
+    head = Head(s=facts[0], r=int(run), n=int(line), b=int(started), a=attributes)
+    if head.s == "h":
+        head.R = [(head.r, last, int(started))]
+    else:
+        head.t, head.z = head.r, int(last)
+    return head
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -146,17 +189,14 @@ class Kept(msgspec.Struct, frozen=True):
 
 def read_kept(queue: str, id: str, row: Sequence[Any], now: int, retention: Retention) -> Kept:
     stored_head, stored, result, error, progress = row
-    envelope, attributes = read_body(stored)
-    head = _decode_head(stored_head) if stored_head else Head(a=attributes)
-    stamp, created, lane = attributes.split(" ", 2)
+    whole, head = read_body(stored), read_head(stored_head)
     state = LETTERS[head.s]
-    class_ = head.p or lane.partition("\n")[0]
-    job = _job(envelope, queue, id, class_)
+    job = _job(whole, queue, id, head.p or whole.class_)
     told = dict(zip(progress[::2], progress[1::2], strict=True))
     record = Record(
         job=job,
         state=state,
-        created=int(created),
+        created=whole.created,
         due=head.d,
         expires=head.e,
         run=head.r,
@@ -173,17 +213,23 @@ def read_kept(queue: str, id: str, row: Sequence[Any], now: int, retention: Rete
         result=shown_result(job.result_ttl, result, head.z, now, retention),
         error=_error(error) if error_kept(state, head.z, now, retention) else None,
     )
-    return Kept(record, int(stamp))
+    return Kept(record, whole.stamp)
 
 
-def _job(envelope: memoryview, queue: str, id: str, class_: str) -> Job:
+def _job(stored: Body, queue: str, id: str, class_: str) -> Job:
     """The job as it stands; one whose bytes cannot be read shows what is known, and the bytes."""
     try:
-        return read_job(envelope, id, class_)
+        return stored.job(queue, id, class_)
     except CodecError:
         priority, task, version = class_.split("|")
-        known = {"priority": int(priority), "version": int(version), "payload": bytes(envelope)}
-        return Job(id=id, task=task, queue=queue, **known)  # type: ignore[arg-type]
+        return Job(
+            id=id,
+            task=task,
+            queue=queue,
+            priority=int(priority),
+            version=int(version),
+            payload=stored.packed,
+        )
 
 
 def _progress(packed: bytes | None) -> Progress | None:

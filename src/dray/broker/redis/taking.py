@@ -12,10 +12,10 @@ from typing import Any
 from dray.broker.redis.core import Core
 from dray.broker.redis.crossing import follow, follow_all, locate
 from dray.broker.redis.router import Arg, Call
-from dray.broker.redis.rows import BY_BYTE, encode, read_body, read_job, to_json
+from dray.broker.redis.rows import BY_BYTE, encode, read_body, to_json
 from dray.broker.verbs import Filter
 from dray.errors import CodecError, InvalidInput, SessionLost
-from dray.job import Job, Outcome, OutcomeKind, Settled, State, Taken, Verdict, queue_of
+from dray.job import Outcome, OutcomeKind, Settled, State, Taken, Verdict, queue_of
 
 _KINDS = {
     OutcomeKind.SUCCEEDED: "o",
@@ -129,7 +129,8 @@ async def _read_taken(
     for at in range(0, len(given), 7):
         id, run, failures, crashes, suspect, edited, stored = given[at : at + 7]
         try:
-            job = _job(id.decode(), edited.decode(), stored)
+            whole = read_body(stored)
+            job = whole.job(queue, id.decode(), edited.decode() or whole.class_)
         except CodecError as error:
             reason = f"undecodable: {error}"[:4096]
             unreadable.append(Outcome(id=id.decode(), run=run, kind=OutcomeKind.DEAD, reason=reason))
@@ -140,11 +141,6 @@ async def _read_taken(
     if unreadable:
         await _settle_in(core, queue, session, unreadable, now)
     return taken
-
-
-def _job(id: str, edited: str, stored: bytes) -> Job:
-    envelope, attributes = read_body(stored)
-    return read_job(envelope, id, edited or attributes.split(" ", 2)[2].partition("\n")[0])
 
 
 # settle
@@ -164,6 +160,11 @@ async def settle(core: Core, session: str, outcomes: Sequence[Outcome], now: int
         _settling(core, queue, session, [outcomes[i] for i in part], now) for queue, part in parts.items()
     ]
     for (queue, part), (answers, aftermath) in zip(parts.items(), await core.calls(calls), strict=True):
+        left.append((queue, aftermath))
+        if answers == 1:
+            for index in part:
+                settled[index] = _SUCCEEDED
+            continue
         for place, index in enumerate(part):
             verdict, state = answers[2 * place], answers[2 * place + 1]
             settled[index] = (

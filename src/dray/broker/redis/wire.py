@@ -12,7 +12,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import hiredis
 
@@ -86,8 +86,7 @@ class Link(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 (for the type checker)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none, but does the same
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(cut(self.address))

@@ -1,5 +1,5 @@
 -- depend: jobs of any queue are going to wait for jobs of this one. Done before they are put, so that no end is missed.
--- uses: base
+-- uses: base job
 --
 -- ARGV[3..] pairs: dependency (of this queue, perhaps not put yet), dependant
 -- returns per pair: state of the dependency ('' if unknown), 1 if it was not registered before
@@ -7,7 +7,7 @@ local answers = {}
 for i = 3, #ARGV, 2 do
   local dependency, dependant = ARGV[i], ARGV[i + 1]
   local head, state, added = call('HGET', Q .. 'head', dependency), '', 0
-  if head then state = cmsgpack.unpack(head).s
+  if head then state = read_head(head).s
   elseif call('HEXISTS', Q .. 'job', dependency) == 1 then state = 'r'
   end
   if state ~= 'o' then

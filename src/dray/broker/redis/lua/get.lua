@@ -1,5 +1,5 @@
 -- get: read jobs of one queue, and watch those that are unfinished from the same step on.
--- uses: base
+-- uses: base job
 --
 -- ARGV[3] watcher or ''   ARGV[4..] ids
 -- returns {now, per id: false if unknown, else {head or '', body, number in line or '', result or false, error or false,
@@ -9,7 +9,7 @@ for i = 4, #ARGV do
   local id = ARGV[i]
   local body, head = call('HGET', Q .. 'job', id), call('HGET', Q .. 'head', id)
   if body then
-    local job = head and cmsgpack.unpack(head) or { s = 'r' }
+    local job = head and read_head(head) or { s = 'r' }
     local done = job.s == 'o' or job.s == 'd' or job.s == 'c'
     if watcher ~= '' and not done then
       call('SADD', Q .. 'w:' .. id, watcher)

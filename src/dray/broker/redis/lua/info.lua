@@ -1,5 +1,5 @@
 -- info: how a queue stands.
--- uses: base
+-- uses: base job
 --
 -- returns {counts, settings, next due time or false, when the ready job that was created first was created or false}
 --
@@ -10,14 +10,7 @@ local oldest
 local function look(lane, upto)
   local ids = call('ZRANGE', Q .. 'l:' .. lane, 0, upto)
   for _, id in ipairs(ids) do
-    local head = call('HGET', Q .. 'head', id)
-    local text = head and cmsgpack.unpack(head).a
-    if not text then
-      local body = call('HGET', Q .. 'job', id)
-      local length = string.byte(body, -2) * 256 + string.byte(body, -1)
-      text = string.sub(body, -length - 2, -3)
-    end
-    local created = tonumber(string.match(text, '^%d+ (%d+)'))
+    local created = load(id).created
     oldest = math.min(oldest or created, created)
   end
 end

@@ -1,12 +1,15 @@
 -- job: one job in the hands of a script.
 --
--- `job`  HASH id -> body: the envelope as put, attributes, length of these (2 bytes). Never rewritten.
+-- `job`  HASH id -> body: the envelope as put (less id, task and queue), attributes, length of these (2 bytes). Never
+--        rewritten.
 -- `head` HASH id -> msgpack map: what changes. A plain ready job has none: its body says all, so that a job that
---        waits costs one entry here and one in its lane.
+--        waits costs one entry here and one in its lane. One that is in its first run, or succeeded in it, is text:
+--        "h<run> <number in line> <started> <session>\n<attributes>", "o<run> <number> <started> <finished>\n<...>".
 -- `ended` ZSET, `due` ZSET, `ttl` ZSET: members are the arrival stamp and the id, so that equal times go in the order of
 --        arrival. `waiting` ZSET by stamp. `res`, `err` HASH id -> result (small), error. `res:ID` a larger result, with TTL.
 --
--- Attributes: "stamp created class\ngroup\nrate key\nrunning key\noptions", options a JSON object or nothing.
+-- Attributes: "<stamp, 16 digits><created if it is not that> <class>", and unless the job is plain
+-- "\n<group>\n<rate key>\n<running key>\n<options>", options a JSON object or nothing.
 -- Letters of states: w waiting, s scheduled, r ready, h running, t retrying, o succeeded, d dead, c cancelled.
 --
 -- Head: s state, a attributes, p class if the priority was edited, n number in line, r run, t newest settled run,
@@ -33,17 +36,39 @@ end
 -- Reads the attributes into named fields, once.
 local function attributes(job)
   if job.stamp then return job end
-  local stamp, created, class, group, rate_key, running_key, options =
-    string.match(job.a, '^(%d+) (%d+) ([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
-  job.stamp, job.created, job.class = stamp, tonumber(created), job.p or class
-  job.group, job.rate_key, job.running_key = group, rate_key, running_key
+  local created, class, rest = string.match(job.a, '^(%d*) ([^\n]*)(.*)$', 17)
+  job.stamp, job.class, job.group, job.rate_key, job.running_key = string.sub(job.a, 1, 16), job.p or class, '', '', ''
+  job.created = created == '' and math.floor(tonumber(job.stamp) / 1000) or tonumber(created)
   job.task = string.match(job.class, '^%d+|(.-)|')
+  local options = ''
+  if rest ~= '' then
+    job.group, job.rate_key, job.running_key, options =
+      string.match(rest, '^\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  end
   job.o = options == '' and {} or cjson.decode(options)
   return job
 end
 
+-- The text form of a head: state, run, number in line, started, session or when it finished, attributes.
+local function text_parts(head)
+  return string.match(head, '^(.)(%d+) (%d+) (%d+) ([^\n]*)\n(.*)$')
+end
+
+local function read_head(head)
+  local kind = string.byte(head)
+  if kind ~= 104 and kind ~= 111 then return cmsgpack.unpack(head) end
+  local state, run, line, started, last, a = text_parts(head)
+  local job = { s = state, r = tonumber(run), n = tonumber(line), b = tonumber(started), a = a }
+  if state == 'h' then
+    job.R = { { job.r, last, job.b } }
+  else
+    job.t, job.z = job.r, tonumber(last)
+  end
+  return job
+end
+
 local function known(id, head, body)
-  local job = head and cmsgpack.unpack(head) or { s = 'r', r = 0, a = tail(body) }
+  local job = head and read_head(head) or { s = 'r', r = 0, a = tail(body) }
   job.id = id
   jobs[id] = job
   return attributes(job)
@@ -77,9 +102,8 @@ local function save_all()
   if #heads > 0 then many('HSET', Q .. 'head', heads) end
 end
 
--- Zero-padded, so that the order of the text is the order of arrival.
 local function member(job)
-  return string.rep('0', 16 - #job.stamp) .. job.stamp .. job.id
+  return job.stamp .. job.id
 end
 
 local function id_of(text)

@@ -4,36 +4,43 @@
 -- ARGV[3] session
 -- ARGV[4..] per outcome: id, run, kind (o succeeded, t retry, d dead, c cancelled, g give back, x crashed), at or '',
 --          result with '=' before it or '', error or '', reason or ''
--- returns {answers, aftermath}; per outcome: verdict (a accepted, y already, n refused) and state ('' unknown)
+-- returns {answers, aftermath}; per outcome: verdict (a accepted, y already, n refused) and state ('' unknown);
+--          answers 1: all were accepted as successes
 --
 -- Plain successes, nearly all work, are written together.
 local session, answers = ARGV[3], {}
-local ended, refs, results, told = {}, {}, {}, {}
+local texts, ended, refs, results, told, by_class = {}, {}, {}, {}, {}, {}
+local forget_plain = now + tonumber(done_ttl)
 local SMALL = 257
 local _, _, result_ttl = string.match(ARGV[2], '^(%d+),(-?%d+),(%d+)$')
 
-local function keep_result(job, text)
+local function keep_result(id, ttl, text)
   if text == '' then return end
   if #text <= SMALL then
-    results[#results + 1], results[#results + 2] = job.id, string.sub(text, 2)
+    results[#results + 1], results[#results + 2] = id, string.sub(text, 2)
     return
   end
-  local ttl = job.o.rt or tonumber(result_ttl)
-  if ttl > 0 then call('SET', Q .. 'res:' .. job.id, string.sub(text, 2), 'PX', ttl) end
+  ttl = ttl or tonumber(result_ttl)
+  if ttl > 0 then call('SET', Q .. 'res:' .. id, string.sub(text, 2), 'PX', ttl) end
 end
 
-local function succeed(job, run)
-  job.s, job.t, job.z, job.R = 'o', run, now, nil
-  local at = now + tonumber(done_ttl)
-  ended[#ended + 1], ended[#ended + 2] = at, member(job)
-  refs[#refs + 1] = run .. ' ' .. job.id
-  told[#told + 1] = job.id
-  use_slots(job, -1)
-  slot_freed(job)
-  count('h', -1)
-  count('o', 1)
-  note('S', job.id, run)
-  save(job)
+-- Whether it was a plain success, and is dealt with: a first run that nothing has happened to.
+local function plainly(id, run, kind, head, at)
+  if kind ~= 'o' or not head or string.byte(head) ~= 104 or jobs[id] then return false end
+  local _, first, line, started, holder, a = text_parts(head)
+  if first ~= run or holder ~= session or string.find(a, '\n', 17, true) then return false end
+  local n = #texts
+  texts[n + 1] = id
+  texts[n + 2] = table.concat({ 'o', run, ' ', line, ' ', started, ' ', now, '\n', a })
+  ended[n + 1], ended[n + 2] = forget_plain, string.sub(a, 1, 16) .. id
+  refs[#refs + 1] = run .. ' ' .. id
+  told[#told + 1] = id
+  events[#events + 1] = 'S' .. run .. ' ' .. id
+  local class = string.match(a, '^%d* ([^\n]*)', 17)
+  by_class[class] = (by_class[class] or 0) + 1
+  if ARGV[at + 5] ~= '' then call('HSET', Q .. 'err', id, ARGV[at + 5]) end
+  keep_result(id, nil, ARGV[at + 4])
+  return true
 end
 
 local function conclude(job, run, kind, at, reason, text)
@@ -43,7 +50,7 @@ local function conclude(job, run, kind, at, reason, text)
   elseif kind == 'o' then
     call('HDEL', Q .. 'res', job.id)
     call('DEL', Q .. 'res:' .. job.id)
-    keep_result(job, text)
+    keep_result(job.id, job.o.rt, text)
     finish(job, 'S', 'o', nil, run)
   elseif kind == 'd' then bury(job, reason ~= '' and reason or 'failed', run)
   elseif job.R then note('E', job.id, run)
@@ -55,44 +62,53 @@ local function conclude(job, run, kind, at, reason, text)
 end
 
 local function write_successes()
-  if #ended == 0 then return end
+  if #told == 0 then return end
+  many('HSET', Q .. 'head', texts)
   many('ZADD', Q .. 'ended', ended)
   many('ZREM', Q .. 'h:' .. session, refs)
   if call('EXISTS', Q .. 'prog') == 1 then many('HDEL', Q .. 'prog', refs) end
+  count('h', -#told)
+  count('o', #told)
+  slot('q', -#told)
+  for class, ends in pairs(by_class) do
+    local task = string.match(class, '^%d+|(.-)|')
+    slot('t:' .. task, -ends)
+    if setting('limits') or setting('limits:' .. task) then woken.all = true end
+  end
   local waited_for = call('EXISTS', Q .. 'ends') == 1 and fetch('SMISMEMBER', Q .. 'ends', told) or {}
   for i, id in ipairs(told) do
     if waited_for[i] == 1 then tell(id, 'succeeded') end
   end
-  ended, refs, told = {}, {}, {}
+  texts, ended, refs, told, by_class = {}, {}, {}, {}, {}
 end
 
-local names = {}
+local names, seen = {}, {}
 for i = 4, #ARGV, 7 do names[#names + 1] = ARGV[i] end
 local heads = #names > 0 and fetch('HMGET', Q .. 'head', names) or {}
+local all_plain = true
 for i = 4, #ARGV, 7 do
-  local id, run, kind = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  local id, kind = ARGV[i], ARGV[i + 2]
   local head = heads[(i + 3) / 7]
-  local job = jobs[id] or (head and known(id, head)) or load(id)
-  local held = false
-  for _, one in ipairs(job and job.R or {}) do held = held or (one[1] == run and one[2] == session) end
-  local verdict = 'a'
-  if held then
-    job.t = run
-    if ARGV[i + 5] ~= '' then call('HSET', Q .. 'err', id, ARGV[i + 5]) end
-    if kind == 'o' and not (job.c or job.of or job.R[2] or job.o.k or job.o.n) then
-      succeed(job, run)
-      keep_result(job, ARGV[i + 4])
-    else
-      write_successes()
+  if not seen[id] and plainly(id, ARGV[i + 1], kind, head, i) then
+    answers[#answers + 1], answers[#answers + 2] = 'a', 'o'
+  else
+    write_successes()
+    all_plain = false
+    local run, job, held, verdict = tonumber(ARGV[i + 1]), load(id), false, 'a'
+    for _, one in ipairs(job and job.R or {}) do held = held or (one[1] == run and one[2] == session) end
+    if held then
+      job.t = run
+      if ARGV[i + 5] ~= '' then call('HSET', Q .. 'err', id, ARGV[i + 5]) end
       conclude(job, run, kind, ARGV[i + 3], ARGV[i + 6], ARGV[i + 4])
       save(job)
+    else
+      call('SREM', Q .. 'v:' .. session, run .. ' ' .. id)
+      verdict = job and job.t == run and 'y' or 'n'
     end
-  else
-    call('SREM', Q .. 'v:' .. session, run .. ' ' .. id)
-    verdict = job and job.t == run and 'y' or 'n'
+    answers[#answers + 1], answers[#answers + 2] = verdict, job and job.s or ''
   end
-  answers[#answers + 1], answers[#answers + 2] = verdict, job and job.s or ''
+  seen[id] = true
 end
 write_successes()
 if #results > 0 then many('HSET', Q .. 'res', results) end
-return { answers, aftermath() }
+return { all_plain and 1 or answers, aftermath() }

@@ -9,7 +9,16 @@
 -- returns {'unknown'} | {'lost'} | {'old', last} | {'ok', jobs, aftermath}; per job: id, run, failures, crashes, suspect,
 --         class if its priority was edited or '', body
 local session, request, want = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6])
-local given, reply, refs, started, buried = {}, {}, {}, {}, 0
+local given, reply, refs, texts, buried = {}, {}, {}, {}, 0
+
+local function handed_out(id, run, stamp, failures, crashes, suspect, class, body)
+  local n, m = #given, #refs
+  given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, run, failures, crashes
+  given[n + 5], given[n + 6], given[n + 7] = suspect, class, body
+  refs[m + 1], refs[m + 2] = stamp, run .. ' ' .. id
+  reply[m + 1], reply[m + 2] = id, run
+  events[#events + 1] = 't' .. run .. ' ' .. id
+end
 
 local function start(job, body)
   job.r = (job.r or 0) + 1
@@ -17,35 +26,42 @@ local function start(job, body)
   if job.e then set_expires(job, nil) end
   job.R = job.R or {}
   job.R[#job.R + 1] = { job.r, session, now }
-  local ref = job.r .. ' ' .. job.id
-  refs[#refs + 1], refs[#refs + 2] = job.stamp, ref
-  reply[#reply + 1], reply[#reply + 2] = job.id, job.r
-  note('t', job.id, job.r)
   use_slots(job, 1)
   save(job)
-  local n = #given
-  given[n + 1], given[n + 2], given[n + 3], given[n + 4] = job.id, job.r, job.f or 0, job.x or 0
-  given[n + 5], given[n + 6], given[n + 7] = job.u or 0, job.p or '', body
+  handed_out(job.id, job.r, job.stamp, job.f or 0, job.x or 0, job.u or 0, job.p or '', body)
 end
 
 -- The first jobs of a lane. Those that are too late are buried.
 local function take_lane(free, most)
   local ids = call('ZRANGE', Q .. 'l:' .. free.lane, 0, most - 1, 'WITHSCORES')
-  local names, begun = {}, {}
+  local names, begun, plain = {}, {}, 0
   for i = 1, #ids, 2 do names[#names + 1] = ids[i] end
   local heads, bodies = fetch('HMGET', Q .. 'head', names), fetch('HMGET', Q .. 'job', names)
   for i, id in ipairs(names) do
-    local job = jobs[id] or known(id, heads[i], bodies[i])
-    if job.e and now >= job.e then
-      bury(job, 'expired: it was not started within its ttl')
-      buried = buried + 1
-      if buried == 100 then break end
-    else
-      job.n = tonumber(ids[2 * i])
-      job.s = 'h'
-      start(job, bodies[i])
+    local a = not heads[i] and not jobs[id] and tail(bodies[i])
+    if a and not string.find(a, '\n', 17, true) then
+      -- Its first run, and nothing special about it: no need to take it apart.
+      texts[#texts + 1], texts[#texts + 2] = id, table.concat({ 'h1 ', ids[2 * i], ' ', now, ' ', session, '\n', a })
+      handed_out(id, 1, string.sub(a, 1, 16), 0, 0, 0, '', bodies[i])
       begun[#begun + 1] = id
+      plain = plain + 1
+    else
+      local job = jobs[id] or known(id, heads[i], bodies[i])
+      if job.e and now >= job.e then
+        bury(job, 'expired: it was not started within its ttl')
+        buried = buried + 1
+        if buried == 100 then break end
+      else
+        job.n = tonumber(ids[2 * i])
+        job.s = 'h'
+        start(job, bodies[i])
+        begun[#begun + 1] = id
+      end
     end
+  end
+  if plain > 0 then
+    slot('q', plain)
+    slot('t:' .. string.match(free.class, '^%d+|(.-)|'), plain)
   end
   if #begun > 0 then
     line_remove(free.class, free.group, free.lane, begun)
@@ -131,5 +147,6 @@ if want > 0 then
   end
 end
 if #refs > 0 then many('ZADD', Q .. 'h:' .. session, refs) end
+if #texts > 0 then many('HSET', Q .. 'head', texts) end
 call('HSET', Q .. 't', session, cmsgpack.pack({ q = request, o = tonumber(ARGV[5]), a = reply }))
 return { 'ok', given, aftermath() }
