@@ -127,7 +127,8 @@ async def _read_taken(
     taken: list[Taken] = []
     unreadable: list[Outcome] = []
     for at in range(0, len(given), 7):
-        id, run, failures, crashes, suspect, edited, stored = given[at : at + 7]
+        id, number, failures, crashes, suspect, edited, stored = given[at : at + 7]
+        run = int(number)
         try:
             whole = read_body(stored)
             job = whole.job(queue, id.decode(), edited.decode() or whole.class_)

@@ -46,7 +46,7 @@ for _, id in ipairs(call('HKEYS', Q .. 'job')) do
   for _, run in ipairs(job.R or {}) do
     local ref = run[1] .. ' ' .. id
     held[ref] = run[2]
-    if not call('ZSCORE', Q .. 'h:' .. run[2], ref) then say('run ', ref, ' is unknown to ', run[2]) end
+    if call('SISMEMBER', Q .. 'h:' .. run[2], ref) == 0 then say('run ', ref, ' is unknown to ', run[2]) end
     if run[1] > job.r then say('run ', ref, ' is newer than its newest') end
     add(running, 'q')
     add(running, 't:' .. job.task)
@@ -64,7 +64,7 @@ for _, id in ipairs(call('HKEYS', Q .. 'head')) do
   if call('HEXISTS', Q .. 'job', id) == 0 then say(id, ' has a head but no body') end
 end
 for _, session in ipairs(call('HKEYS', Q .. 's')) do
-  for _, ref in ipairs(call('ZRANGE', Q .. 'h:' .. session, 0, -1)) do
+  for _, ref in ipairs(call('SMEMBERS', Q .. 'h:' .. session)) do
     if held[ref] ~= session then say('session ', session, ' holds ', ref, ', which is not so') end
   end
 end

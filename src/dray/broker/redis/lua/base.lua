@@ -12,11 +12,13 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
+-- Turning a number into text costs more than all else here: once per script.
+local at = string.format('%.0f', now)
 local events, counted, slots = {}, {}, {}
 local woken = { ready = {}, due = nil, all = false }
 
 local function note(kind, id, run)
-  events[#events + 1] = kind .. (run or 0) .. ' ' .. id
+  events[#events + 1] = run and kind .. run .. ' ' .. id or kind .. '0 ' .. id
 end
 
 local function count(state, by)

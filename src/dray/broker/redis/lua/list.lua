@@ -6,7 +6,7 @@
 -- returns {whether that is all, where to go on, ids}
 --
 -- Up to SMALL jobs of a place are listed together and in order (ready ones by their number in line, across lanes);
--- a larger place is walked lane by lane, session by session.
+-- a larger place is walked lane by lane.
 local SMALL = 1000
 local kind, most = ARGV[3], tonumber(ARGV[5])
 local sets = {}
@@ -14,7 +14,16 @@ if kind == 'w' then sets = { Q .. 'waiting' }
 elseif kind == 'd' then sets = { Q .. 'due' }
 elseif kind == 'e' then sets = { Q .. 'ended' }
 elseif kind == 'h' then
-  for _, session in ipairs(call('HKEYS', Q .. 's')) do sets[#sets + 1] = Q .. 'h:' .. session end
+  -- No more than what runs now: all at once.
+  local ids, seen = {}, {}
+  for _, session in ipairs(call('HKEYS', Q .. 's')) do
+    for _, ref in ipairs(call('SMEMBERS', Q .. 'h:' .. session)) do
+      local id = string.match(ref, '^%d+ (.*)$')
+      if not seen[id] then ids[#ids + 1] = id end
+      seen[id] = true
+    end
+  end
+  return { 1, '', ids }
 else
   for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, -1)) do
     for _, group in ipairs(call('ZRANGE', Q .. 'r:' .. class, 0, -1)) do
@@ -27,22 +36,19 @@ end
 table.sort(sets)
 local function id_of(member)
   if kind == 'd' or kind == 'e' then return string.sub(member, 17) end
-  if kind == 'h' then return (string.match(member, '^%d+ (.*)$')) end
   return member
 end
 local total = 0
 for _, set in ipairs(sets) do total = total + call('ZCARD', set) end
 if total <= SMALL and ARGV[4] == '' then
-  local all, ids, seen = {}, {}, {}
+  local all, ids = {}, {}
   for _, set in ipairs(sets) do
     local members = call('ZRANGE', set, 0, -1, 'WITHSCORES')
     for i = 1, #members, 2 do all[#all + 1] = { tonumber(members[i + 1]), members[i] } end
   end
   if #sets > 1 then table.sort(all, function(a, b) return a[1] < b[1] end) end
   for _, one in ipairs(all) do
-    local id = id_of(one[2])
-    if not seen[id] then ids[#ids + 1] = id end
-    seen[id] = true
+    ids[#ids + 1] = id_of(one[2])
   end
   return { 1, '', ids }
 end

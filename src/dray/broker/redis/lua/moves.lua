@@ -2,7 +2,7 @@
 -- is left, except where both are the same kind of place.
 --
 -- `key`      HASH key -> "id\nuntil" (until '' means: until its job ends); `keyttl` ZSET key -> until
--- `h:SESSION` ZSET "run id" -> arrival stamp: what a session holds here; `v:SESSION` SET: runs that lost their validity
+-- `h:SESSION` SET "run id": what a session holds here; `v:SESSION` SET: runs that lost their validity
 -- `asked`    HASH "run id" -> session: runs that are asked to stop; `prog` HASH "run id" -> progress
 -- `offer`    ZSET id -> order of the offers
 -- `ends`     SET ids whose end somebody waits for: `w:ID` SET watchers, `d:ID` ZSET jobs that depend on it
@@ -141,7 +141,7 @@ local function end_run(job, run)
   end
   job.R = #left > 0 and left or nil
   local ref = run .. ' ' .. job.id
-  call('ZREM', Q .. 'h:' .. session, ref)
+  call('SREM', Q .. 'h:' .. session, ref)
   call('HDEL', Q .. 'asked', ref)
   call('HDEL', Q .. 'prog', ref)
   use_slots(job, -1)

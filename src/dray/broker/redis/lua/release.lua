@@ -8,7 +8,7 @@ local session, blamed = ARGV[3], {}
 for i = 6, #ARGV do blamed[ARGV[i]] = true end
 local stored = call('HGET', Q .. 's', session)
 if stored and cmsgpack.unpack(stored).e > tonumber(ARGV[4]) then return { 0, { 0, {}, {} } } end
-local held = call('ZRANGE', Q .. 'h:' .. session, 0, -1)
+local held = call('SMEMBERS', Q .. 'h:' .. session)
 table.sort(held, function(one, other)
   local n, a = string.match(one, '^(%d+) (.*)$')
   local m, b = string.match(other, '^(%d+) (.*)$')

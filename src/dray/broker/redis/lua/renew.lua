@@ -12,7 +12,7 @@ call('HSET', Q .. 's', session,
   cmsgpack.pack({ e = tonumber(ARGV[4]), l = tonumber(ARGV[5]), x = tonumber(ARGV[6]) }))
 for i = 7, #ARGV, 3 do
   local ref = ARGV[i + 1] .. ' ' .. ARGV[i]
-  if call('ZSCORE', Q .. 'h:' .. session, ref) then
+  if call('SISMEMBER', Q .. 'h:' .. session, ref) == 1 then
     call('HSET', Q .. 'prog', ref, ARGV[i + 2])
     note('g', ARGV[i], ARGV[i + 1])
   end

@@ -10,7 +10,7 @@
 -- Plain successes, nearly all work, are written together.
 local session, answers = ARGV[3], {}
 local texts, ended, refs, results, told, by_class = {}, {}, {}, {}, {}, {}
-local forget_plain = now + tonumber(done_ttl)
+local forget_plain = string.format('%.0f', now + tonumber(done_ttl))
 local SMALL = 257
 local _, _, result_ttl = string.match(ARGV[2], '^(%d+),(-?%d+),(%d+)$')
 
@@ -25,25 +25,25 @@ local function keep_result(id, ttl, text)
 end
 
 -- Whether it was a plain success, and is dealt with: a first run that nothing has happened to.
-local function plainly(id, run, kind, head, at)
+local function plainly(id, run, kind, head, place)
   if kind ~= 'o' or not head or string.byte(head) ~= 104 or jobs[id] then return false end
   local _, first, line, started, holder, a = text_parts(head)
   if first ~= run or holder ~= session or string.find(a, '\n', 17, true) then return false end
   local n = #texts
   texts[n + 1] = id
-  texts[n + 2] = table.concat({ 'o', run, ' ', line, ' ', started, ' ', now, '\n', a })
+  texts[n + 2] = 'o' .. run .. ' ' .. line .. ' ' .. started .. ' ' .. at .. '\n' .. a
   ended[n + 1], ended[n + 2] = forget_plain, string.sub(a, 1, 16) .. id
-  refs[#refs + 1] = run .. ' ' .. id
-  told[#told + 1] = id
-  events[#events + 1] = 'S' .. run .. ' ' .. id
+  local ref = run .. ' ' .. id
+  refs[#refs + 1], told[#told + 1] = ref, id
+  events[#events + 1] = 'S' .. ref
   local class = string.match(a, '^%d* ([^\n]*)', 17)
   by_class[class] = (by_class[class] or 0) + 1
-  if ARGV[at + 5] ~= '' then call('HSET', Q .. 'err', id, ARGV[at + 5]) end
-  keep_result(id, nil, ARGV[at + 4])
+  if ARGV[place + 5] ~= '' then call('HSET', Q .. 'err', id, ARGV[place + 5]) end
+  keep_result(id, nil, ARGV[place + 4])
   return true
 end
 
-local function conclude(job, run, kind, at, reason, text)
+local function conclude(job, run, kind, due, reason, text)
   if kind == 'x' then return crash(job, run, true, true) end
   end_run(job, run)
   if job.c or kind == 'c' then finish(job, 'C', 'c', job.c or (reason ~= '' and reason or 'cancelled'), run)
@@ -57,7 +57,7 @@ local function conclude(job, run, kind, at, reason, text)
   elseif kind == 'g' then move(job, 'G', 'r', run)
   else
     job.f = (job.f or 0) + 1
-    line_up(job, 'T', tonumber(at), run)
+    line_up(job, 'T', tonumber(due), run)
   end
 end
 
@@ -65,7 +65,7 @@ local function write_successes()
   if #told == 0 then return end
   many('HSET', Q .. 'head', texts)
   many('ZADD', Q .. 'ended', ended)
-  many('ZREM', Q .. 'h:' .. session, refs)
+  many('SREM', Q .. 'h:' .. session, refs)
   if call('EXISTS', Q .. 'prog') == 1 then many('HDEL', Q .. 'prog', refs) end
   count('h', -#told)
   count('o', #told)

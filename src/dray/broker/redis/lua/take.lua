@@ -2,22 +2,21 @@
 -- uses: base job line moves
 --
 -- `s` HASH session -> {e epoch, l lease, x expires}: the lease, copied to every queue the session takes from, so that taking
---     is fenced without a look elsewhere; `t` HASH session -> {q request, o offset, a {id, run, ...}}: its last reply
+--     is fenced without a look elsewhere; `t` HASH session -> {q request, o offset, a {"run id", ...}}: its last reply
 --
 -- ARGV[3] session  [4] request  [5] how many jobs earlier queues gave to this request  [6] want
 -- ARGV[7..9] filter: version, tasks, priorities   [10] '' or "epoch,lease,expires" to enrol the session with
 -- returns {'unknown'} | {'lost'} | {'old', last} | {'ok', jobs, aftermath}; per job: id, run, failures, crashes, suspect,
 --         class if its priority was edited or '', body
 local session, request, want = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6])
-local given, reply, refs, texts, buried = {}, {}, {}, {}, 0
+local given, refs, texts, buried = {}, {}, {}, 0
 
-local function handed_out(id, run, stamp, failures, crashes, suspect, class, body)
-  local n, m = #given, #refs
+local function handed_out(id, run, failures, crashes, suspect, class, body)
+  local n, m, ref = #given, #refs, run .. ' ' .. id
   given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, run, failures, crashes
   given[n + 5], given[n + 6], given[n + 7] = suspect, class, body
-  refs[m + 1], refs[m + 2] = stamp, run .. ' ' .. id
-  reply[m + 1], reply[m + 2] = id, run
-  events[#events + 1] = 't' .. run .. ' ' .. id
+  refs[m + 1] = ref
+  events[#events + 1] = 't' .. ref
 end
 
 local function start(job, body)
@@ -28,7 +27,7 @@ local function start(job, body)
   job.R[#job.R + 1] = { job.r, session, now }
   use_slots(job, 1)
   save(job)
-  handed_out(job.id, job.r, job.stamp, job.f or 0, job.x or 0, job.u or 0, job.p or '', body)
+  handed_out(job.id, tostring(job.r), job.f or 0, job.x or 0, job.u or 0, job.p or '', body)
 end
 
 -- The first jobs of a lane. Those that are too late are buried.
@@ -41,8 +40,8 @@ local function take_lane(free, most)
     local a = not heads[i] and not jobs[id] and tail(bodies[i])
     if a and not string.find(a, '\n', 17, true) then
       -- Its first run, and nothing special about it: no need to take it apart.
-      texts[#texts + 1], texts[#texts + 2] = id, table.concat({ 'h1 ', ids[2 * i], ' ', now, ' ', session, '\n', a })
-      handed_out(id, 1, string.sub(a, 1, 16), 0, 0, 0, '', bodies[i])
+      texts[#texts + 1], texts[#texts + 2] = id, 'h1 ' .. ids[2 * i] .. ' ' .. at .. ' ' .. session .. '\n' .. a
+      handed_out(id, '1', 0, 0, 0, '', bodies[i])
       begun[#begun + 1] = id
       plain = plain + 1
     else
@@ -110,14 +109,15 @@ end
 
 -- The last reply again, less what is not held any more.
 local function again(last)
-  for i = 1, #last, 2 do
-    local id, run = last[i], last[i + 1]
+  for _, ref in ipairs(last) do
+    local number, id = string.match(ref, '^(%d+) (.*)$')
+    local run = tonumber(number)
     local job = load(id)
     local held = false
     for _, one in ipairs(job and job.R or {}) do held = held or (one[1] == run and one[2] == session) end
     if held then
       local n = #given
-      given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, run, job.f or 0, job.x or 0
+      given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, number, job.f or 0, job.x or 0
       given[n + 5], given[n + 6], given[n + 7] = job.u or 0, job.p or '', call('HGET', Q .. 'job', id)
     end
   end
@@ -146,7 +146,7 @@ if want > 0 then
     take_class(open)
   end
 end
-if #refs > 0 then many('ZADD', Q .. 'h:' .. session, refs) end
+if #refs > 0 then many('SADD', Q .. 'h:' .. session, refs) end
 if #texts > 0 then many('HSET', Q .. 'head', texts) end
-call('HSET', Q .. 't', session, cmsgpack.pack({ q = request, o = tonumber(ARGV[5]), a = reply }))
+call('HSET', Q .. 't', session, cmsgpack.pack({ q = request, o = tonumber(ARGV[5]), a = refs }))
 return { 'ok', given, aftermath() }
