@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -130,3 +130,35 @@ def running(kind: str, folder: Path, *options: str, cluster: bool = False) -> It
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def three_primaries(kind: str, folder: Path) -> Iterator[list[Server]]:
+    """A cluster of three nodes, a third of the slots each."""
+    with contextlib.ExitStack() as stack:
+        binary = BINARIES[kind]()
+        assert binary is not None, f"there is no {kind}-server here: run `make servers`"
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+        servers = [Server(binary, folder / str(n), *options) for n in range(3)]
+        for server, (first, last) in zip(servers, ((0, 5460), (5461, 10922), (10923, 16383)), strict=True):
+            server.start()
+            stack.callback(server.stop)
+            server.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
+        for server in servers[1:]:
+            server.command("CLUSTER", "MEET", "127.0.0.1", str(servers[0].port))
+        for server in servers:
+            server.wait_for_cluster()
+            wait_until(lambda server=server: _knows_all(server), "the nodes do not find each other")
+        yield servers
+
+
+def _knows_all(server: Server) -> bool:
+    slots = server.command("CLUSTER", "SLOTS")
+    return sum(last - first + 1 for first, last, *_ in slots) == 16384
+
+
+def wait_until(condition: Callable[[], object], otherwise: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from redis_leaks import leaks
 from redis_server import BINARIES, Server, running
 
 from dray.broker import Broker, connect
@@ -34,3 +35,4 @@ def open_broker(request: pytest.FixtureRequest, server: Server) -> Iterator[Open
         return await connect(url, namespace, retention=retention, blocking=blocking)
 
     yield Opener(open, blocking=blocking)
+    assert leaks(server) == []

@@ -18,7 +18,7 @@ import msgspec
 
 from dray.broker.checks import check_dependency
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow, free, locate, undepend, watch_queues
+from dray.broker.redis.crossing import follow, follow_all, free, locate, undepend, watch_queues
 from dray.broker.redis.router import Arg, command, script
 from dray.broker.redis.rows import BY_BYTE, body, class_of, encode, is_plain, to_json
 from dray.broker.verbs import PUT_STEP, Accepted, DocWrite
@@ -138,7 +138,7 @@ async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]
             together.append((index, job))
             ids.add(job.id)
     accepted += await step.put_waiting(together, owners)
-    await _tell_of_refused(step.core, jobs, accepted, owners, step.now)
+    await _tell_of_refused(step, jobs, accepted, owners)
     return accepted
 
 
@@ -191,15 +191,15 @@ async def _put_elsewhere(step: _Step, index: int, job: Job, owners: dict[str, st
 
 
 async def _tell_of_refused(
-    core: Core, jobs: Sequence[Job], accepted: Sequence[Accepted], owners: dict[str, str], now: int | None
+    step: _Step, jobs: Sequence[Job], accepted: Sequence[Accepted], owners: dict[str, str]
 ) -> None:
     """Jobs that wait for one that was not accepted must not wait for ever; its id is free again."""
     for job, reply in zip(jobs, accepted, strict=True):
         if reply.verdict == "full" or reply.id != job.id:
             queue = owners.get(job.id, job.queue)
-            _, aftermath = await core.call(core.on_queue("orphan", queue, now, job.id))
-            await follow(core, queue, aftermath, now)
-            await free(core, queue, [job.id])
+            _, aftermath = await step.core.call(step.core.on_queue("orphan", queue, step.now, job.id))
+            step.left.append((queue, aftermath))
+            await free(step.core, queue, [job.id])
 
 
 class _Step:
@@ -208,7 +208,7 @@ class _Step:
     def __init__(self, core: Core, base: int, token: str, now: int | None) -> None:
         self.core, self._base, self._token, self.now = core, base, token, now
         self._created = core.told_time(now)
-        self._left: list[tuple[str, Any]] = []
+        self.left: list[tuple[str, Any]] = []
         self._waits: list[tuple[_Waits, list[Job], list[Accepted]]] = []
 
     async def enlist(self, jobs: Sequence[Job]) -> None:
@@ -269,12 +269,11 @@ class _Step:
                 accepted[index] = _accepted(*answers[5 * place : 5 * place + 5])
         if not known:
             await self.core.enlist([queue])
-        self._left.append((queue, aftermath))
+        self.left.append((queue, aftermath))
 
     async def follow(self) -> None:
         """What is left to do once every id is where the directory says."""
-        for queue, aftermath in self._left:
-            await follow(self.core, queue, aftermath, self.now)
+        await follow_all(self.core, self.left, self.now)
         for waits, jobs, accepted in self._waits:
             await waits.look_again(jobs, accepted, self.now)
 

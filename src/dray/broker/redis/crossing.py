@@ -114,7 +114,7 @@ class _Word(NamedTuple):
     dependant: str
     dependency: str
     hint: str
-    """Orders what one step of upkeep did in several queues."""
+    """Orders what one call did in several queues."""
 
 
 async def forward(

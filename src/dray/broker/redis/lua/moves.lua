@@ -8,7 +8,7 @@
 -- `ends`     SET ids whose end somebody waits for: `w:ID` SET watchers, `d:ID` ZSET jobs that depend on it
 -- `m:WATCHER` ZSET id -> when it ended (kept for a day); `mailed` SET watchers with mail here
 -- `out`      ZSET the outbox: "number\nstate\ndependant\ndependency\nhint", word that crosses queues;
---            the hint orders what one step of upkeep did in several queues
+--            the hint orders what one call did in several queues
 local done_ttl, dead_ttl = string.match(ARGV[2], '^(%d+),(-?%d+),')
 local NEVER = 2 ^ 51
 local DAY = 86400000

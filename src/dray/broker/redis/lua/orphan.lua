@@ -3,6 +3,7 @@
 --
 -- ARGV[3..] ids
 -- returns {0, aftermath}
+hint = '~'
 for i = 3, #ARGV do
   if call('HEXISTS', Q .. 'job', ARGV[i]) == 0 then tell_dependants(ARGV[i], 'not_found') end
 end

@@ -107,6 +107,7 @@ end
 
 local function put_one(id, body, extra)
   local job = attributes({ id = id, r = 0, a = tail(body) })
+  hint = job.stamp
   local others = holders(job)
   for _, other in ipairs(others) do
     if other.id == id and same(id, body) then return answer('d', other.s, id) end
@@ -159,6 +160,7 @@ for i = 4, #ARGV, 3 do
 end
 flush()
 -- Whoever waits for a job that was not accepted must not wait for ever.
+hint = '~'
 for i = 1, #answers, 5 do
   local id = ids[(i + 4) / 5]
   if (answers[i] == 'f' or answers[i + 2] ~= id) and call('HEXISTS', Q .. 'job', id) == 0 then
