@@ -8,7 +8,7 @@ from dray.broker.redis.options import Address
 from dray.errors import BrokerAway, BrokerBusy, BrokerError, BrokerFull, BrokerReadOnly, ForeignStore
 
 
-def unreachable(address: Address, error: BaseException) -> BrokerError:
+def unreachable(address: Address, error: BaseException, tls: bool = False) -> BrokerError:
     """No connection could be made, or it broke."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return BrokerError(
@@ -20,7 +20,8 @@ def unreachable(address: Address, error: BaseException) -> BrokerError:
             f"{address} does not speak TLS as asked ({error.reason or error}): redis or rediss?"
         )
     if isinstance(error, TimeoutError):
-        return BrokerAway(f"{address} does not answer: check the address, the network and the server's load")
+        hint = ", and whether it speaks TLS on this port" if tls else ""
+        return BrokerAway(f"{address} does not answer: check the address, the network, the server's load{hint}")
     detail = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return BrokerAway(f"{address} cannot be reached ({detail}): is the server running there?")
 

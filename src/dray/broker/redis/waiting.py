@@ -18,7 +18,7 @@ from dray.broker.redis.taking import filter_args
 from dray.broker.verbs import Interest, Wake
 from dray.errors import BrokerError
 
-SLICE = 15.0
+SLICE = 5.0
 
 
 class Waiting:

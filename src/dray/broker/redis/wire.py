@@ -74,12 +74,18 @@ class Link(asyncio.Protocol):
                 await _greet(link, options)
         except (OSError, TimeoutError) as error:
             link.close()
-            raise unreachable(address, error) from error
+            raise unreachable(address, error, options.tls) from error
         except BaseException:
             link.close()
             raise
-        link._timeout = options.timeout
+        link._set_timeout(options.timeout)
         return link
+
+    def _set_timeout(self, seconds: float) -> None:
+        self._timeout = seconds
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     @property
     def open(self) -> bool:
@@ -248,15 +254,21 @@ def _socket(address: Address, options: Options) -> socket.socket:
     try:
         if address.path is not None:
             sock = socket.socket(socket.AF_UNIX)
-            sock.settimeout(options.connect_timeout)
+        else:
+            sock = socket.create_connection((address.host, address.port), options.connect_timeout)
+    except OSError as error:
+        raise unreachable(address, error) from error
+    try:
+        sock.settimeout(options.connect_timeout)
+        if address.path is not None:
             sock.connect(address.path)
             return sock
-        sock = socket.create_connection((address.host, address.port), options.connect_timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         context = options.context()
         return sock if context is None else context.wrap_socket(sock, server_hostname=address.host)
     except OSError as error:
-        raise unreachable(address, error) from error
+        sock.close()
+        raise unreachable(address, error, options.tls) from error
 
 
 def _unasked(reply: Reply) -> bool:
