@@ -39,9 +39,9 @@ def leaks(server: Server) -> list[str]:
     for name in server.command("KEYS", "*"):
         key = name.decode()
         kind, rest = kind_of(key)
-        if not key.startswith("dray:{") or not MAY_STAY[kind].fullmatch(rest):
-            if server.command("PTTL", key) < 0:
-                found.append(key)
+        stays = key.startswith("dray:{") and MAY_STAY[kind].fullmatch(rest)
+        if not stays and server.command("PTTL", key) < 0:
+            found.append(key)
     return [*found, *_for_nothing(server)]
 
 

@@ -1,4 +1,4 @@
-"""A hand on the wire between a broker and its server: it passes bytes on until it is told to cut or to hold."""
+"""A hand on the wire between a broker and its server: it passes bytes on until it is told to cut."""
 
 from __future__ import annotations
 

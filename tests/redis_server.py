@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -148,13 +149,13 @@ def three_primaries(kind: str, folder: Path) -> Iterator[list[Server]]:
             server.command("CLUSTER", "MEET", "127.0.0.1", str(servers[0].port))
         for server in servers:
             server.wait_for_cluster()
-            wait_until(lambda server=server: _knows_all(server), "the nodes do not find each other")
+            wait_until(partial(_knows_all, server), "the nodes do not find each other")
         yield servers
 
 
 def _knows_all(server: Server) -> bool:
     slots = server.command("CLUSTER", "SLOTS")
-    return sum(last - first + 1 for first, last, *_ in slots) == 16384
+    return bool(sum(last - first + 1 for first, last, *_ in slots) == 16384)
 
 
 def wait_until(condition: Callable[[], object], otherwise: str, seconds: float = 30) -> None:

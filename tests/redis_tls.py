@@ -37,7 +37,17 @@ def certificates(folder: Path) -> Certificates:
         authority,
     )
     _openssl(*new, "-subj", "/CN=localhost", "-keyout", key, "-out", request)
-    by = ["-CA", authority, "-CAkey", authority_key, "-CAcreateserial", "-days", "2", "-extfile", names]
+    by: list[str | Path] = [
+        "-CA",
+        authority,
+        "-CAkey",
+        authority_key,
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-extfile",
+        names,
+    ]
     _openssl("x509", "-req", "-sha256", "-in", request, *by, "-out", signed)
     port = free_port()
     files = ("--tls-cert-file", signed, "--tls-key-file", key, "--tls-ca-cert-file", authority)

@@ -1,4 +1,4 @@
-"""The promises that lean most on the server, on more servers: Redis, three primaries, TLS, sockets, passwords."""
+"""The promises that lean most on the server, on more servers: Redis, three primaries, TLS, sockets."""
 
 from __future__ import annotations
 

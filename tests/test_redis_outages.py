@@ -1,4 +1,4 @@
-"""Servers that stop, stall, forget or fill up: clear errors in time, nobody deaf afterwards, nothing done twice."""
+"""Servers that stop, stall, forget or fill up: clear errors in time, nobody deaf, nothing done twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redis_proxy import proxy
 from redis_server import Server, free_port, running
 
 from dray.broker import Broker, connect
-from dray.broker.verbs import Beat, Cancel, Filter, Ids, Interest, Wake, run_blocking
+from dray.broker.verbs import Beat, Filter, Interest, Wake, run_blocking
 from dray.errors import BrokerAway, BrokerError, BrokerFull, BrokerReadOnly, ForeignStore, NewerLayout
 from dray.job import Job, Outcome, OutcomeKind, State, Taken, Verdict
 
@@ -170,7 +170,7 @@ def test_a_server_that_stalls_fails_calls_in_time_and_what_it_did_late_is_not_do
         await broker.put([a_job("first")])
         server.signal(signal.SIGSTOP)
         start = time.monotonic()
-        with pytest.raises(BrokerAway, match="not answered within 0.3 s"):
+        with pytest.raises(BrokerAway, match=r"not answered within 0\.3 s"):
             await broker.put([a_job()])
         assert time.monotonic() - start < 3
         with pytest.raises(BrokerAway):
@@ -382,7 +382,6 @@ def test_a_replica_cannot_be_written(server: Server, tmp_path: Path) -> None:
         with running("valkey", tmp_path / "replica", "--replicaof", f"127.0.0.1 {server.port}") as replica:
             broker = await connect(url(replica))
             with pytest.raises(BrokerReadOnly, match="replica"):
-                await broker.edit(Ids((ID,)), Cancel())
                 await broker.put([a_job()])
             await broker.close()
 

@@ -46,6 +46,11 @@ class Core:
         self._stamp = 0
         self._offset = 0
 
+    def remember(self, id: str, queue: str) -> None:
+        if len(self.taken_from) > 10_000:  # runs that were lost and never settled
+            self.taken_from.clear()
+        self.taken_from[id] = queue
+
     # time
 
     def at(self, now: int | None) -> str:

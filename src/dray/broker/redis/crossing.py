@@ -21,12 +21,15 @@ PAGE = 500
 WATCHER_TTL: Final = 2 * 24 * 3600
 
 
-async def locate(core: Core, ids: Iterable[str]) -> dict[str, str]:
-    """The queue of each id, as far as it is known. A generated id names it; others are in the directory."""
+async def locate(core: Core, ids: Iterable[str], held: bool = False) -> dict[str, str]:
+    """The queue of each id, as far as it is known. A generated id names it; others are in the directory.
+
+    `held`: they were handed out to us, so that we may remember.
+    """
     found: dict[str, str] = {}
     asked: dict[str, list[str]] = {}
     for id in ids:
-        queue = queue_of(id) or core.taken_from.get(id)
+        queue = queue_of(id) or (core.taken_from.get(id) if held else None)
         if queue is not None:
             found[id] = queue
         else:
@@ -57,11 +60,16 @@ async def follow_all(
     if not any(part for _, aftermath in left for part in aftermath):
         return
     with contextlib.suppress(BrokerError):
-        for queue, (_, forgotten, gone) in left:
-            await _tidy(core, queue, forgotten, gone)
+        await tidy(core, left)
         posted = list(dict.fromkeys(queue for queue, aftermath in left if aftermath[0]))
         if posted:
             await forward(core, posted, now, order=order)
+
+
+async def tidy(core: Core, left: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    """All that is left to do, except for the outboxes."""
+    for queue, (_, forgotten, gone) in left:
+        await _tidy(core, queue, forgotten, gone)
 
 
 async def _tidy(core: Core, queue: str, forgotten: Sequence[bytes], gone: Sequence[bytes]) -> None:

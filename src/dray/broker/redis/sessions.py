@@ -19,7 +19,7 @@ async def renew(core: Core, beats: Sequence[Beat], now: int | None) -> list[Hear
         return []
     args: list[Arg] = [word for beat in beats for word in (beat.session, beat.lease)]
     answers = await core.call(core.on_own("session_renew", now, *args))
-    places = await locate(core, {report.id for beat in beats for report in beat.progress})
+    places = await locate(core, {report.id for beat in beats for report in beat.progress}, held=True)
     calls: list[tuple[int, Call]] = []
     for index, (beat, (opened, epoch, expires, queues)) in enumerate(zip(beats, answers, strict=True)):
         if opened:

@@ -137,7 +137,7 @@ async def _read_taken(
             unreadable.append(Outcome(id=id.decode(), run=run, kind=OutcomeKind.DEAD, reason=reason))
             continue
         if queue_of(job.id) is None:
-            core.taken_from[job.id] = queue
+            core.remember(job.id, queue)
         taken.append(Taken(job, run, failures + 1, crashes, bool(suspect)))
     if unreadable:
         await _settle_in(core, queue, session, unreadable, now)
@@ -148,9 +148,9 @@ async def _read_taken(
 
 
 async def settle(core: Core, session: str, outcomes: Sequence[Outcome], now: int | None) -> list[Settled]:
-    places = await locate(core, {outcome.id for outcome in outcomes})
+    places = await locate(core, {outcome.id for outcome in outcomes}, held=True)
     parts: dict[str, list[int]] = {}
-    lost, left = [], []
+    lost = []
     for index, outcome in enumerate(outcomes):
         if outcome.id in places:
             parts.setdefault(places[outcome.id], []).append(index)
@@ -158,27 +158,25 @@ async def settle(core: Core, session: str, outcomes: Sequence[Outcome], now: int
             lost.append(outcome)
     settled = [Settled(Verdict.REFUSED, State.NOT_FOUND)] * len(outcomes)
     calls = [
-        _settling(core, queue, session, [outcomes[i] for i in part], now) for queue, part in parts.items()
+        _settling(core, queue, session, [outcomes[index] for index in part], now)
+        for queue, part in parts.items()
     ]
+    left = []
     for (queue, part), (answers, aftermath) in zip(parts.items(), await core.calls(calls), strict=True):
         left.append((queue, aftermath))
-        if answers == 1:
-            for index in part:
-                settled[index] = _SUCCEEDED
-            continue
         for place, index in enumerate(part):
-            verdict, state = answers[2 * place], answers[2 * place + 1]
-            settled[index] = (
-                _SUCCEEDED
-                if verdict == b"a" and state == b"o"
-                else Settled(_VERDICTS[verdict], BY_BYTE[state])
-            )
-            core.taken_from.pop(outcomes[index].id, None)
-        left.append((queue, aftermath))
+            settled[index] = _SUCCEEDED if answers == 1 else _settled(*answers[2 * place : 2 * place + 2])
+    if core.taken_from:
+        for outcome in outcomes:
+            core.taken_from.pop(outcome.id, None)
     await follow_all(core, left, now, [outcome.id for outcome in outcomes])
     if lost:
         await _forget_lost(core, session, lost, now)
     return settled
+
+
+def _settled(verdict: bytes, state: bytes) -> Settled:
+    return Settled(_VERDICTS[verdict], BY_BYTE[state])
 
 
 def _settling(core: Core, queue: str, session: str, outcomes: Sequence[Outcome], now: int | None) -> Call:

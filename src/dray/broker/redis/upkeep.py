@@ -8,7 +8,7 @@ from typing import Any
 
 from dray.broker.redis.accepting import finish_intents
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow_all, forward
+from dray.broker.redis.crossing import forward, tidy
 from dray.broker.redis.router import command
 from dray.broker.redis.sessions import bring_to_end, release
 from dray.broker.verbs import Swept
@@ -79,7 +79,7 @@ async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
     pruned = await step.prune()
     await core.call(core.on_own("doc_sweep", now, limit))
     repaired += await finish_intents(core, now)
-    await follow_all(core, step.left, now)
+    await tidy(core, step.left)
     await forward(core, queues, now, limit)
     full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
     more = full or await _posted(core, queues)

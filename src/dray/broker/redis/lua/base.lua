@@ -4,8 +4,12 @@
 -- ARGV[1]  now in ms; '' means the server's clock
 -- ARGV[2]  retention in ms: done,dead,result (dead -1: for good)
 --
+-- `n`       HASH counters: line (numbers in line), turn, feed (entries), out, dep; known: the queue is enlisted
+-- `counts`  HASH letter of a state -> jobs
+-- `feed`    STREAM number-0 -> a at, e events: "<kind><run> <id>" each, apart by newlines; 10,000 entries are kept
+--
 -- What happened is collected while a script runs and written by `close`, once: one entry of the feed, the counts per
--- state, the slots in use, and rings for whoever sleeps. Kinds of event are single letters, see `feed.py`.
+-- state, the slots in use, and rings for whoever sleeps. Kinds of event are single letters, see `reading.py`.
 local Q, call = KEYS[1], redis.call
 local now = tonumber(ARGV[1])
 if not now then

@@ -1,7 +1,8 @@
 -- put: accept jobs of one queue.
 -- uses: base job line moves
 --
--- ARGV[3]  a token or '': jobs put under a token are put once, however often the call is repeated (see `intent`)
+-- ARGV[3]  a token or '': jobs put under a token are put once, however often the call is repeated (see doc);
+--          `i:TOKEN` STRING, for two days
 -- ARGV[4..] per job: id, body, extra. Extra is the class of a plain job (no key, bound, limit, group, delay, ttl or
 --          dependency), else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies,
 --          w those not done, we {dependency, state} of those that ended badly, oq another queue has a job of this
