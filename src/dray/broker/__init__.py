@@ -23,7 +23,7 @@ async def connect(
     blocking: bool = False,
     clock: Callable[[], int] | None = None,
 ) -> Broker:
-    """Open a broker: `memory://`, `sqlite:///path` or `redis://host` (docs/brokers.md has the options of each).
+    """Open a broker: `memory://`, `sqlite:///path` or `redis://host`; docs/brokers.md has their options.
 
     Jobs of different namespaces never see each other. With `blocking`, no verb ever suspends: run it with
     `verbs.run_blocking`. `clock` (milliseconds since the epoch) is for tests.

@@ -27,6 +27,7 @@ from dray.job import FINISHED, Job, State, queue_of
 
 _decode_intent = msgspec.msgpack.Decoder(list[bytes]).decode
 _VERDICTS = {b"c": "created", b"d": "duplicate", b"f": "full"}
+UNFINISHED = frozenset(State) - FINISHED - {State.NOT_FOUND}
 _NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
 
 
@@ -246,6 +247,10 @@ class _Step:
         for (queue, part), reply in zip(parts.items(), await self.core.calls(calls), strict=True):
             await self._answers(queue, part, reply, accepted)
         return [accepted[index] for index, _ in jobs]
+
+    def _token_of(self, part: Sequence[tuple[int, Job]]) -> str:
+        """A call that is made in parts has a token for each."""
+        return f"{self._token}.{part[0][0]}" if self._token else ""
 
     def _args(self, part: Sequence[tuple[int, Job]], extra: dict[str, dict[str, Any]]) -> list[Arg]:
         args: list[Arg] = []

@@ -1,7 +1,7 @@
 """Being woken: one connection that listens on channels, and counts what it hears on each.
 
-A channel is listened to before the store is looked at, so nothing slips in between. When the connection breaks, every
-channel counts as heard: whoever sleeps looks again, and the next one to sleep connects anew.
+A channel is listened to before the store is looked at, so nothing slips in between. When the connection
+breaks, every channel counts as heard: whoever sleeps looks again, and the next one to sleep connects anew.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a step leaves to do in other slots. Every part may be repeated: nothing happens twice.
 
-A script ends with its *aftermath*: whether it left word in the queue's outbox, which jobs do not wait any more
-for which others, and which ids are gone. If we die before that is done, `sweep` delivers the outbox; what else is
-left behind (a dependant that does not wait any more, a directory entry without a job) is harmless.
+A script ends with its *aftermath*: whether it left word in the queue's outbox, which jobs do not wait any
+more for which others, and which ids are gone. If we die before that is done, `sweep` delivers the outbox;
+what else is left behind (a dependant that waits no more, a directory entry without a job) is harmless.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Word(NamedTuple):
 async def forward(
     core: Core, queues: Sequence[str], now: int | None, limit: int = FORWARD_STEP, order: Sequence[str] = ()
 ) -> int:
-    """Deliver word from outboxes, and what that leads to, first come, first served. `sweep` does what is left."""
+    """Deliver word from outboxes, and what that leads to, in order. `sweep` does what is left."""
     sent = 0
     while queues and sent < limit:
         words = await _words(core, queues, limit - sent, order)

@@ -164,7 +164,7 @@ async def _all(core: Core, queues: Sequence[str], now: int | None) -> list[Kept]
 async def _edit_large(
     core: Core, query: Query, action: JobAction, cursor: str, limit: int, dry: bool, now: int | None
 ) -> Edited:
-    """Queue by queue, place by place; what an edit moved to a later place is met there once more, and skipped."""
+    """Queue by queue, place by place; what an edit moved to a later place is met there again, and skipped."""
     queue, place, after = cursor.split("/", 2)
     if place not in _PLACES or not place:
         raise InvalidInput("cursor", cursor, "only a cursor that an earlier page returned is allowed")
@@ -179,21 +179,8 @@ async def _edit_large(
                 if not chosen and whole:
                     continue
                 more = f"{name}/{where}/{following}" if not whole else _next(name, where)
-                return await _in_parts(core, query, chosen, action, limit, dry, now, more)
+                return await _changed(core, query, chosen[:limit], action, dry, now, more, skip_same=True)
     return Edited()
-
-
-async def _in_parts(
-    core: Core,
-    query: Query,
-    ids: Sequence[str],
-    action: JobAction,
-    limit: int,
-    dry: bool,
-    now: int | None,
-    more: str,
-) -> Edited:
-    return await _changed(core, query, ids[:limit], action, dry, now, more, skip_same=True)
 
 
 def _next(queue: str, place: str) -> str:

@@ -12,8 +12,8 @@ def unreachable(address: Address, error: BaseException, tls: bool = False) -> Br
     """No connection could be made, or it broke."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return BrokerError(
-            f"{address} has a certificate that is not trusted ({error.verify_message}): name its authority with "
-            "?ca=file, or check the host name"
+            f"{address} has a certificate that is not trusted ({error.verify_message}): name its authority "
+            "with ?ca=file, or check the host name"
         )
     if isinstance(error, ssl.SSLError):
         return BrokerError(
@@ -21,21 +21,24 @@ def unreachable(address: Address, error: BaseException, tls: bool = False) -> Br
         )
     if isinstance(error, TimeoutError):
         hint = ", and whether it speaks TLS on this port" if tls else ""
-        return BrokerAway(f"{address} does not answer: check the address, the network, the server's load{hint}")
+        return BrokerAway(
+            f"{address} does not answer: check the address, the network, the server's load{hint}"
+        )
     detail = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return BrokerAway(f"{address} cannot be reached ({detail}): is the server running there?")
 
 
 def cut(address: Address) -> BrokerAway:
     return BrokerAway(
-        f"{address} closed the connection before it answered: whether the call took effect is not known; repeat it"
+        f"{address} closed the connection before it answered: whether the call took effect is not known; "
+        "repeat it"
     )
 
 
 def silent(address: Address, seconds: float) -> BrokerAway:
     return BrokerAway(
-        f"{address} has not answered within {seconds:g} s (timeout): whether the call took effect is not known; "
-        "repeat it"
+        f"{address} has not answered within {seconds:g} s (timeout): whether the call took effect is not "
+        "known; repeat it"
     )
 
 
@@ -45,7 +48,8 @@ def refused(address: Address, text: str) -> BrokerError:
     match code:
         case "OOM":
             return BrokerFull(
-                f"{address} has no memory left: nothing was accepted; raise maxmemory or let jobs finish ({text})"
+                f"{address} has no memory left: nothing was accepted; raise maxmemory, or let jobs finish "
+                f"({text})"
             )
         case "MISCONF":
             return BrokerFull(

@@ -1,7 +1,7 @@
 """Which node a call goes to: the one path for a single server and for a cluster.
 
-A call that a node did not carry out (it does not know the script, or the slot is elsewhere) is sent again; every
-other failure is the caller's to know, because the call may have taken effect.
+A call that a node did not carry out (it does not know the script, or the slot is elsewhere) is sent again;
+every other failure is the caller's to know, because the call may have taken effect.
 """
 
 from __future__ import annotations

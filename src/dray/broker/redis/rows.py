@@ -105,7 +105,7 @@ def body(job: Job, stamp: int, created: int | None, plain_class: str | None) -> 
 
 
 _HEADER: Final = 3
-"""Bytes that say how many fields a job has. Version, id, task and queue follow; the last three are left out."""
+"""Bytes that say how many fields there are. Version, id, task, queue follow; the last three are left out."""
 
 
 def _lane(job: Job) -> str:

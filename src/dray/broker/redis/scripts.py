@@ -1,4 +1,4 @@
-"""The scripts: each file of `lua/` that is not a part others are made of, with the parts it names put before it."""
+"""The scripts: each file of `lua/` that is no part of others, with the parts it names put before it."""
 
 from __future__ import annotations
 

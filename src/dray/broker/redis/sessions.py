@@ -1,4 +1,4 @@
-"""Sessions: the namespace keeps who is alive, every queue keeps what is held there (see lua/session_*.lua)."""
+"""Sessions: the namespace keeps who is alive, every queue what is held there (see lua/session_*.lua)."""
 
 from __future__ import annotations
 

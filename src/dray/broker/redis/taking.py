@@ -1,7 +1,7 @@
 """`take` and `settle`.
 
-The lease of a session is copied to every queue it takes from, and every queue keeps the last request and what it
-gave, so that a queue answers by itself: with one queue, `take` is one round trip.
+The lease of a session is copied to every queue it takes from, and every queue keeps the last request and what
+it gave, so that a queue answers by itself: with one queue, `take` is one round trip.
 """
 
 from __future__ import annotations

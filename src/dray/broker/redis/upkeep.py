@@ -41,7 +41,7 @@ class _Sweep:
         return sum([await self.queue(name, "expire", share) for name, share in sorted(shares.items())])
 
     async def prune(self) -> int:
-        """One limit for all queues; one that gets nothing of it is seen to as well: other things run out there."""
+        """One limit for all queues; one that gets nothing of it is seen to as well: other things run out."""
         done = 0
         for name in self.queues:
             done += await self.queue(name, "prune", self.limit - done)

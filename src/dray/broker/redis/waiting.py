@@ -1,7 +1,7 @@
 """`wait`: look, and if there is nothing, be registered as asleep in the same step; then sleep until rung.
 
-Nothing is polled. Every `SLICE` a sleeper looks anyhow, and sees whether its bell still hears: that bounds what a ring
-lost with a node, or a connection that died without a word, can cost.
+Nothing is polled. Every `SLICE` a sleeper looks anyhow, and sees whether its bell still hears: that bounds
+what a ring lost with a node, or a connection that died without a word, can cost.
 """
 
 from __future__ import annotations
