@@ -10,6 +10,7 @@ that is no cluster is served by the very same code. The heads of the files in `l
     sessions.py    renew, release, and what becomes of sessions that lapse
     reading.py     get, find, queues, events        editing.py   edit
     upkeep.py      sweep                            waiting.py   wait
+    mending.py     what is put right after somebody died midway
     bell.py        being woken, by publish and subscribe
     rows.py        the stored forms                 keys.py      every key, slot and channel
     scripts.py     the scripts, put together from lua/*.lua

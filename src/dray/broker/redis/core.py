@@ -39,6 +39,8 @@ class Core:
         """Per session the last request made here, and the queues it went to."""
         self.taken_from: dict[str, str] = {}
         """The queue of ids that do not name it, while their runs are held."""
+        self.looked_at: dict[str, int] = {}
+        """Per queue, how many of its waiting jobs the last sweeps looked at."""
         self._clock = clock
         dead = -1 if retention.dead_ttl is None else retention.dead_ttl
         self._retention = f"{retention.done_ttl},{dead},{retention.result_ttl}"

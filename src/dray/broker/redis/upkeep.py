@@ -8,7 +8,8 @@ from typing import Any
 
 from dray.broker.redis.accepting import finish_intents
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import forward, tidy
+from dray.broker.redis.crossing import follow_all, forward, tidy
+from dray.broker.redis.mending import Mending
 from dray.broker.redis.router import command
 from dray.broker.redis.sessions import bring_to_end, release
 from dray.broker.verbs import Swept
@@ -81,6 +82,9 @@ async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
     repaired += await finish_intents(core, now)
     await tidy(core, step.left)
     await forward(core, queues, now, limit)
+    mending = Mending(core, now)
+    repaired += await mending.look(queues)
+    await follow_all(core, mending.left, now)
     full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
     more = full or await _posted(core, queues)
     return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repaired, more)

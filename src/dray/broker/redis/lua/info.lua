@@ -4,7 +4,7 @@
 -- returns {counts, settings, next due time or false, when the ready job that was created first was created or false}
 --
 -- Among more than SMALL ready jobs the oldest is looked for at the heads of lanes only: work here is bounded.
-local SMALL = 1000
+local SMALL = 2000
 local oldest
 
 local function look(lane, upto)
