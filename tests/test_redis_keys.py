@@ -207,7 +207,7 @@ def test_bytes_that_cannot_be_read_make_a_job_dead_and_its_neighbours_run(server
         await broker.put([Job(id=broken, task="t"), Job(id=fine, task="t")])
         stored = server.command("HGET", "dray:{dray:default}:job", broken)
         length = int.from_bytes(stored[-2:], "big") + 2
-        spoilt = b"\xdc\x00\x1f\x01\xc1" + stored[-length:]
+        spoilt = b"\xdc\x00!\x01\xc1" + stored[-length:]
         await _set(broker, broken, spoilt)
         await broker.renew([Beat("ann", 60_000)])
         assert [one.job.id for one in await broker.take("ann", 1, ["default"], Filter(), 5)] == [fine]

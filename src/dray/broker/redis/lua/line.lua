@@ -149,8 +149,10 @@ local function spend_start(task, rate_key, class_said, lane_said, starts)
   if rate_key ~= '' then spend('k:' .. rate_key, lane_said.r, starts) end
 end
 
--- Of the group whose turn it is the lane with the oldest head, stepping over what is held back.
+-- Of the group whose turn it is the lane with the oldest head, stepping over what is held back. What a script has found
+-- held back it need not look at again: nothing that runs in it frees a slot of a lane.
 local PAGE = 50
+local held_back = {}
 local function free_lane(class)
   local ring, first = Q .. 'r:' .. class, 0
   while true do
@@ -160,10 +162,14 @@ local function free_lane(class)
       while true do
         local lanes = call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, from, from + PAGE - 1, 'WITHSCORES')
         for i = 1, #lanes, 2 do
-          local rate_key, running_key = lane_keys(lanes[i])
-          local said = said_by_lane(rate_key, running_key, lanes[i])
-          local room = lane_room(group, rate_key, running_key, said)
-          if room > 0 then
+          local rate_key, running_key, said, room
+          if not held_back[lanes[i]] then
+            rate_key, running_key = lane_keys(lanes[i])
+            said = said_by_lane(rate_key, running_key, lanes[i])
+            room = lane_room(group, rate_key, running_key, said)
+            if room == 0 then held_back[lanes[i]] = true end
+          end
+          if room and room > 0 then
             return {
               class = class, group = group, lane = lanes[i], head = tonumber(lanes[i + 1]), room = room, said = said,
               rate_key = rate_key, running_key = running_key,
