@@ -342,9 +342,10 @@ class _Waits:
         if not self._seen:
             return
         created = {reply.id for reply in accepted if reply.verdict == "created"}
+        anew = {reply.id for reply in accepted if reply.replaced == reply.id}
         idle = [pair for pair in self._added if pair[1] not in created]
-        if idle:
-            await undepend(self._core, idle)
+        await undepend(self._core, [*idle, *(pair for pair in self._seen if pair[1] in anew)])
+        await self.register([job for job in jobs if job.id in anew])  # in the place of a newcomer
         watched = {d: state for (d, dependant), state in self._seen.items() if dependant in created}
         states = await _states(self._core, [d for d, state in watched.items() if state not in FINISHED])
         for job in jobs:

@@ -82,6 +82,8 @@ async def _tidy(core: Core, queue: str, forgotten: Sequence[bytes], gone: Sequen
 
 async def undepend(core: Core, pairs: Sequence[tuple[str, str]]) -> None:
     """Take (dependency, dependant) pairs apart."""
+    if not pairs:
+        return
     places = await locate(core, {dependency for dependency, _ in pairs})
     parts: dict[str, list[str]] = {}
     for dependency, dependant in pairs:
