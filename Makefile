@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types format bench sim walk chaos wheel clean distclean
+.PHONY: help demo test servers lint types format bench sim walk chaos wheel clean distclean
 
 PYTHON ?=
 QUICK ?=
@@ -22,8 +22,11 @@ CODE := $(foreach folder,src tests bench examples docs,$(if $(wildcard $(folder)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-test: lint types ## lint, types and all tests
+test: lint types servers ## lint, types and all tests
 	$(RUN) -m pytest -n $(JOBS) --maxprocesses 4
+
+servers: $(READY) ## what the tests run on: valkey comes with .venv, redis-server from the system
+	@$(RUN) tests/redis_install.py
 
 lint: $(READY) ## check style and formatting
 	$(RUN) -m ruff check $(CODE)

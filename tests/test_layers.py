@@ -40,6 +40,7 @@ STRANGERS = frozenset({"broker.memory", "broker.sqlite", "broker.redis"})
 
 LATE_IMPORTS = {
     ("broker", "dray.broker.sqlite"),  # only who uses a broker pays for it
+    ("broker", "dray.broker.redis"),
     ("hints", "annotationlib"),  # exists from Python 3.14 on
 }
 """The only imports inside functions: (module, what it imports)."""

@@ -12,7 +12,7 @@ from dray.policy import Retention
 
 __all__ = ["Broker", "connect"]
 
-SCHEMES = ("memory", "sqlite")
+SCHEMES = ("memory", "sqlite", "redis", "rediss", "redis+unix", "redis+cluster", "valkey")
 
 
 async def connect(
@@ -23,7 +23,7 @@ async def connect(
     blocking: bool = False,
     clock: Callable[[], int] | None = None,
 ) -> Broker:
-    """Open a broker: `memory://` or `sqlite:///path` (see docs/brokers.md for the options of each).
+    """Open a broker: `memory://`, `sqlite:///path` or `redis://host`; docs/brokers.md has their options.
 
     Jobs of different namespaces never see each other. With `blocking`, no verb ever suspends: run it with
     `verbs.run_blocking`. `clock` (milliseconds since the epoch) is for tests.
@@ -38,6 +38,20 @@ async def connect(
         from dray.broker.sqlite import SqliteBroker
 
         return await SqliteBroker.open(url, namespace, retention=retention, blocking=blocking, clock=clock)
+    if scheme.startswith(("redis", "valkey")):
+        return await _connect_redis(url, namespace, retention, blocking, clock)
     raise InvalidInput(
         "broker_url", url, f"it must start with one of {', '.join(s + '://' for s in SCHEMES)}"
     )
+
+
+async def _connect_redis(
+    url: str, namespace: str, retention: Retention | None, blocking: bool, clock: Callable[[], int] | None
+) -> Broker:
+    try:
+        from dray.broker.redis import RedisBroker
+    except ModuleNotFoundError as error:
+        if error.name != "hiredis":
+            raise
+        raise InvalidInput("broker_url", url, "it needs hiredis: pip install 'dray[redis]'") from None
+    return await RedisBroker.open(url, namespace, retention=retention, blocking=blocking, clock=clock)

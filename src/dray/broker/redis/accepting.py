@@ -1,0 +1,362 @@
+"""`put`. Jobs of one queue with generated ids and no dependencies, nearly all, are one script call per queue.
+
+Otherwise, in this order, so that whatever comes between leaves nothing lost:
+
+1. ids that clients made up are claimed in the directory: one queue has each;
+2. who waits for others is registered with these, so that no end is missed;
+3. the jobs are put;
+4. what they wait for is looked at once more, for an end between 2 and 3.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from dray.broker.checks import check_dependency
+from dray.broker.redis.core import Core
+from dray.broker.redis.crossing import follow, follow_all, free, locate, undepend, watch_queues
+from dray.broker.redis.router import Arg, command, script
+from dray.broker.redis.rows import BY_BYTE, body, class_of, encode, is_plain, to_json
+from dray.broker.verbs import PUT_STEP, Accepted, DocWrite
+from dray.codec import pack, unpack
+from dray.job import FINISHED, Job, State, queue_of
+
+_decode_intent = msgspec.msgpack.Decoder(list[bytes]).decode
+_VERDICTS = {b"c": "created", b"d": "duplicate", b"f": "full"}
+UNFINISHED = frozenset(State) - FINISHED - {State.NOT_FOUND}
+_NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
+
+
+async def put(core: Core, jobs: Sequence[Job], when: DocWrite | None, now: int | None) -> list[Accepted]:
+    await _check_dependencies(core, jobs)
+    token = ""
+    if when is not None:
+        token = await _intend(core, jobs, when, now)
+        if not token:
+            return []
+    accepted: list[Accepted] = []
+    owners = await _claim(core, jobs)
+    for first in range(0, len(jobs), PUT_STEP):
+        accepted += await put_step(core, jobs[first : first + PUT_STEP], owners, token, now)
+    if token:
+        await forget_intent(core, token)
+    return accepted
+
+
+async def _check_dependencies(core: Core, jobs: Sequence[Job]) -> None:
+    asked = {dependency for job in jobs for dependency in job.waits_for if queue_of(dependency) is None}
+    if not asked:
+        return
+    together = {job.id for job in jobs}
+    known = await _states(core, asked - together)
+    for job in jobs:
+        for dependency in job.waits_for:
+            check_dependency(job, dependency, dependency in together or dependency in known)
+
+
+async def _states(core: Core, ids: Iterable[str]) -> dict[str, State]:
+    """Where jobs stand; those that do not exist are left out."""
+    places = await locate(core, ids)
+    probes = [core.on_queue("probe", queue, 0, id) for id, queue in places.items()]
+    replies = await core.calls(probes)
+    return {id: BY_BYTE[reply[0]] for id, reply in zip(places, replies, strict=True) if reply[0]}
+
+
+# documents
+
+
+async def _intend(core: Core, jobs: Sequence[Job], when: DocWrite, now: int | None) -> str:
+    """Write the document, and with it what is to be put: whoever finds that later brings it to its end."""
+    token = f"{core.stamps(1)}-{secrets.token_hex(4)}"
+    jobs_packed = encode([pack(job) for job in jobs]) if jobs else b""
+    written, _ = await core.call(write_doc(core, when, now, token if jobs else "", jobs_packed))
+    return token if written else ""
+
+
+def write_doc(core: Core, write: DocWrite, now: int | None, token: str = "", jobs: bytes = b"") -> Any:
+    expect = "" if write.expect_version is None else write.expect_version
+    ttl = "" if write.ttl is None else write.ttl
+    how = "delete" if write.value is None else "write"
+    value = b"" if write.value is None else write.value
+    return core.on_own("doc", now, write.kind, write.name, how, expect, ttl, value, token, jobs)
+
+
+async def forget_intent(core: Core, token: str) -> None:
+    key = core.keys.own + "intent"
+    await core.call(command(key, "HDEL", key, token))
+
+
+async def finish_intents(core: Core, now: int | None, older_than: int = 5_000_000) -> int:
+    """Put what somebody intended to put but did not live to. A token is never put twice."""
+    key = core.keys.own + "intent"
+    found = await core.call(command(key, "HGETALL", key))
+    done = 0
+    for token, packed in zip(found[::2], found[1::2], strict=True):
+        name = token.decode()
+        if core.stamps(1) - int(name.partition("-")[0]) < older_than:
+            continue
+        jobs = [unpack(data, 1 << 52) for data in _decode_intent(packed)]
+        await put_step(core, jobs, await _claim(core, jobs), name, now)
+        await forget_intent(core, name)
+        done += 1
+    return done
+
+
+# one step
+
+
+async def put_step(
+    core: Core, jobs: Sequence[Job], owners: dict[str, str], token: str, now: int | None
+) -> list[Accepted]:
+    base = core.stamps(len(jobs) or 1)
+    step = _Step(core, base, token, now)
+    await step.enlist(jobs)
+    if not owners and not any(job.waits_for for job in jobs):
+        accepted = await step.put(list(enumerate(jobs)), {})
+    else:
+        accepted = await _put_in_order(step, jobs, owners)
+    await step.follow()
+    return accepted
+
+
+async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]) -> list[Accepted]:
+    """As in one go, unless an id comes twice, or is another queue's: then in several."""
+    accepted: list[Accepted] = []
+    together: list[tuple[int, Job]] = []
+    ids: set[str] = set()
+    for index, job in enumerate(jobs):
+        elsewhere = owners.get(job.id, job.queue) != job.queue
+        if elsewhere or job.id in ids:
+            accepted += await step.put_waiting(together, owners)
+            together, ids = [], set()
+        if elsewhere:
+            accepted.append(await _put_elsewhere(step, index, job, owners))
+        else:
+            together.append((index, job))
+            ids.add(job.id)
+    accepted += await step.put_waiting(together, owners)
+    await _tell_of_refused(step, jobs, accepted, owners)
+    return accepted
+
+
+async def _claim(core: Core, jobs: Sequence[Job]) -> dict[str, str]:
+    """Claim ids that clients made up; who has each."""
+    parts: dict[str, dict[str, str]] = {}
+    for job in jobs:
+        if queue_of(job.id) is None:
+            parts.setdefault(core.keys.directory(job.id), {}).setdefault(job.id, job.queue)
+    replies = await core.calls(
+        [
+            script("claim", key, "claim", *(word for pair in wanted.items() for word in pair))
+            for key, wanted in parts.items()
+        ]
+    )
+    owners: dict[str, str] = {}
+    for wanted, queues in zip(parts.values(), replies, strict=True):
+        owners |= {id: queue.decode() for id, queue in zip(wanted, queues, strict=True)}
+    return owners
+
+
+async def _put_elsewhere(step: _Step, index: int, job: Job, owners: dict[str, str]) -> Accepted:
+    """The id is another queue's: a duplicate, or to be replaced, or only waited for there."""
+    core, home = step.core, owners[job.id]
+    letter, run, _ = await core.call(core.on_queue("probe", home, step.now, job.id))
+    state = BY_BYTE[letter]
+    if state is not State.NOT_FOUND:
+        if job.on_duplicate != "replace" or run or state not in _NOT_STARTED:
+            return Accepted(job.id, state, "duplicate")
+        [reply] = await step.put_waiting([(index, job)], owners, replaces=True)
+        if reply.verdict != "created":
+            return reply
+    await core.call(script("claim", core.keys.directory(job.id), "move", job.id, home, job.queue))
+    owners[job.id] = job.queue
+    moved = await core.call(core.on_queue("evict", home, step.now, job.id, 1))
+    dependants, watchers, (posted, forgotten, gone) = moved
+    waits = {dependency.encode() for dependency in job.waits_for}
+    kept_pairs = zip(forgotten[::2], forgotten[1::2], strict=True)
+    apart = [word for pair in kept_pairs if pair[0] not in waits for word in pair]
+    for watcher in watchers:
+        await watch_queues(core, watcher.decode(), [job.queue])
+    if dependants or watchers:
+        adopted = core.on_queue("adopt", job.queue, step.now, job.id, len(dependants), *dependants, *watchers)
+        _, told = await core.call(adopted)
+        await follow(core, job.queue, told, step.now)
+    await follow(core, home, (posted, apart, gone), step.now)
+    if state is State.NOT_FOUND:
+        [reply] = await step.put_waiting([(index, job)], owners)
+    return reply
+
+
+async def _tell_of_refused(
+    step: _Step, jobs: Sequence[Job], accepted: Sequence[Accepted], owners: dict[str, str]
+) -> None:
+    """Jobs that wait for one that was not accepted must not wait for ever; its id is free again."""
+    for job, reply in zip(jobs, accepted, strict=True):
+        if reply.verdict == "full" or reply.id != job.id:
+            queue = owners.get(job.id, job.queue)
+            _, aftermath = await step.core.call(step.core.on_queue("orphan", queue, step.now, job.id))
+            step.left.append((queue, aftermath))
+            await free(step.core, queue, [job.id])
+
+
+class _Step:
+    """One step of `put`: up to a thousand jobs, one script call per queue."""
+
+    def __init__(self, core: Core, base: int, token: str, now: int | None) -> None:
+        self.core, self._base, self._token, self.now = core, base, token, now
+        self._created = core.told_time(now)
+        self.left: list[tuple[str, Any]] = []
+        self._waits: list[tuple[_Waits, list[Job], list[Accepted]]] = []
+
+    async def enlist(self, jobs: Sequence[Job]) -> None:
+        names = {job.queue for job in jobs}
+        await self.core.enlist([name for name in names if not self.core.knows(name)])
+
+    async def put_waiting(
+        self, jobs: Sequence[tuple[int, Job]], owners: dict[str, str], replaces: bool = False
+    ) -> list[Accepted]:
+        """Register with dependencies, then put."""
+        waits = _Waits(self.core, owners)
+        await waits.register([job for _, job in jobs])
+        extra = waits.extra
+        if replaces:
+            extra[jobs[0][1].id] = {**extra.get(jobs[0][1].id, {}), "oq": 1}
+        accepted = await self.put(jobs, extra)
+        self._waits.append((waits, [job for _, job in jobs], accepted))
+        return accepted
+
+    async def put(self, jobs: Sequence[tuple[int, Job]], extra: dict[str, dict[str, Any]]) -> list[Accepted]:
+        parts: dict[str, list[tuple[int, Job]]] = {}
+        for index, job in jobs:
+            parts.setdefault(job.queue, []).append((index, job))
+        calls = [
+            self.core.on_queue(
+                "put",
+                queue,
+                self.now,
+                f"{self._token}.{part[0][0]}" if self._token else "",
+                *self._args(part, extra),
+            )
+            for queue, part in parts.items()
+        ]
+        accepted: dict[int, Accepted] = {}
+        for (queue, part), reply in zip(parts.items(), await self.core.calls(calls), strict=True):
+            await self._answers(queue, part, reply, accepted)
+        return [accepted[index] for index, _ in jobs]
+
+    def _token_of(self, part: Sequence[tuple[int, Job]]) -> str:
+        """A call that is made in parts has a token for each."""
+        return f"{self._token}.{part[0][0]}" if self._token else ""
+
+    def _args(self, part: Sequence[tuple[int, Job]], extra: dict[str, dict[str, Any]]) -> list[Arg]:
+        args: list[Arg] = []
+        for index, job in part:
+            plain = class_of(job) if job.id not in extra and is_plain(job) else None
+            stored = body(job, self._base + index, self._created, plain)
+            args += (job.id, stored, plain or _extra(job, extra.get(job.id, {})))
+        return args
+
+    async def _answers(
+        self, queue: str, part: Sequence[tuple[int, Job]], reply: Any, accepted: dict[int, Accepted]
+    ) -> None:
+        known, answers, aftermath = reply
+        if answers == 1:
+            accepted |= {index: Accepted(job.id, State.READY) for index, job in part}
+        elif answers == 0:  # put before, under the same token
+            states = await _states(self.core, [job.id for _, job in part])
+            accepted |= {index: Accepted(job.id, states.get(job.id, State.NOT_FOUND)) for index, job in part}
+        else:
+            for place, (index, _) in enumerate(part):
+                accepted[index] = _accepted(*answers[5 * place : 5 * place + 5])
+        if not known:
+            await self.core.enlist([queue])
+        self.left.append((queue, aftermath))
+
+    async def follow(self) -> None:
+        """What is left to do once every id is where the directory says."""
+        await follow_all(self.core, self.left, self.now)
+        for waits, jobs, accepted in self._waits:
+            await waits.look_again(jobs, accepted, self.now)
+
+
+def _extra(job: Job, waits: dict[str, Any]) -> bytes:
+    told: dict[str, Any] = {"dup": job.on_duplicate, "d": job.due, "mx": job.max_ready, "ov": job.overflow}
+    if job.waits_for:
+        told["wf"] = 1
+    return to_json({name: value for name, value in (told | waits).items() if value is not None})
+
+
+def _accepted(verdict: bytes, state: bytes, id: bytes, replaced: bytes, bound: Any) -> Accepted:
+    return Accepted(
+        id.decode(),
+        BY_BYTE[state],
+        _VERDICTS[verdict],  # type: ignore[arg-type]
+        replaced.decode() or None,
+        int(bound) if bound != b"" else None,
+    )
+
+
+class _Waits:
+    """What the jobs of a step wait for."""
+
+    def __init__(self, core: Core, owners: dict[str, str]) -> None:
+        self._core, self._owners = core, owners
+        self.extra: dict[str, dict[str, Any]] = {}
+        self._seen: dict[tuple[str, str], State] = {}
+        self._added: list[tuple[str, str]] = []
+
+    async def register(self, jobs: Sequence[Job]) -> None:
+        pairs = [(dependency, job.id) for job in jobs for dependency in job.waits_for]
+        if not pairs:
+            return
+        places = await locate(self._core, {dependency for dependency, _ in pairs})
+        places |= {id: queue for id, queue in self._owners.items() if id not in places}
+        parts: dict[str, list[tuple[str, str]]] = {}
+        for pair in pairs:
+            parts.setdefault(places[pair[0]], []).append(pair)
+        calls = [
+            self._core.on_queue("depend", queue, 0, *(word for pair in part for word in pair))
+            for queue, part in parts.items()
+        ]
+        for part, reply in zip(parts.values(), await self._core.calls(calls), strict=True):
+            for place, pair in enumerate(part):
+                self._seen[pair] = BY_BYTE[reply[2 * place]]
+                if reply[2 * place + 1]:
+                    self._added.append(pair)
+        for job in jobs:
+            if job.waits_for:
+                self.extra[job.id] = self._waits(job)
+
+    def _waits(self, job: Job) -> dict[str, Any]:
+        states = {dependency: self._seen[dependency, job.id] for dependency in job.waits_for}
+        left = [dependency for dependency, state in states.items() if state is not State.SUCCEEDED]
+        ended = [word for d in left if states[d] in FINISHED for word in (d, str(states[d]))]
+        return {"w": left, "we": ended}
+
+    async def look_again(self, jobs: Sequence[Job], accepted: Sequence[Accepted], now: int | None) -> None:
+        """An end that came between registering and putting; and registrations of jobs that were not put."""
+        if not self._seen:
+            return
+        created = {reply.id for reply in accepted if reply.verdict == "created"}
+        anew = {reply.id for reply in accepted if reply.replaced == reply.id}
+        idle = [pair for pair in self._added if pair[1] not in created]
+        await undepend(self._core, [*idle, *(pair for pair in self._seen if pair[1] in anew)])
+        await self.register([job for job in jobs if job.id in anew])  # in the place of a newcomer
+        watched = {d: state for (d, dependant), state in self._seen.items() if dependant in created}
+        states = await _states(self._core, [d for d, state in watched.items() if state not in FINISHED])
+        for job in jobs:
+            for dependency in job.waits_for if job.id in created else ():
+                before, after = watched[dependency], states.get(dependency, State.NOT_FOUND)
+                if (
+                    before in FINISHED
+                    or after is before
+                    or (after not in FINISHED and after is not State.NOT_FOUND)
+                ):
+                    continue
+                args = (job.id, dependency, str(after))
+                _, aftermath = await self._core.call(self._core.on_queue("deliver", job.queue, now, *args))
+                await follow(self._core, job.queue, aftermath, now)

@@ -1,0 +1,58 @@
+"""Every key, slot and channel. What follows the prefix is listed in the heads of the scripts.
+
+    dray:{namespace:queue}:*       all of one queue, in one slot
+    dray:{namespace}:*             sessions, documents, watchers, the list of queues, the layout version
+    dray:{namespace:/bucket}:id    the directory of ids that clients made up, in `BUCKETS` parts
+    dray:namespace:b|s|w:name      channels: a waiter's bell, word for a session, mail for a watcher
+
+Names hold neither `:` nor `/` nor braces, so no tag can be taken for another.
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from functools import lru_cache
+from typing import Final
+
+BUCKETS: Final = 64
+SLOTS: Final = 16384
+
+
+class Keys:
+    """The keys of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.own = f"dray:{{{namespace}}}:"
+        """The prefix of what belongs to the namespace as a whole."""
+        self._queues: dict[str, str] = {}
+
+    def queue(self, name: str) -> str:
+        """The prefix of a queue's keys; scripts are given it as their only key."""
+        prefix = self._queues.get(name)
+        if prefix is None:
+            if len(self._queues) > 10_000:
+                self._queues.clear()
+            prefix = self._queues[name] = f"dray:{{{self.namespace}:{name}}}:"
+        return prefix
+
+    def directory(self, id: str) -> str:
+        return f"dray:{{{self.namespace}:/{crc_hqx(id.encode(), 0) % BUCKETS}}}:id"
+
+    def bell(self, waiter: str) -> str:
+        return f"dray:{self.namespace}:b:{waiter}"
+
+    def session_channel(self, session: str) -> str:
+        return f"dray:{self.namespace}:s:{session}"
+
+    def watcher_channel(self, watcher: str) -> str:
+        return f"dray:{self.namespace}:w:{watcher}"
+
+
+@lru_cache(maxsize=20_000)
+def slot(key: str) -> int:
+    """The slot of a key: that of its tag."""
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    tag = key[start + 1 : end] if 0 <= start < end - 1 else key
+    return crc_hqx(tag.encode(), 0) % SLOTS

@@ -1,0 +1,19 @@
+-- adopt: who waited for an id in another queue waits for it here now.
+-- uses: base job line moves
+--
+-- ARGV[3] id  [4] number of dependants   ARGV[5..] dependants, watchers
+-- returns {0, aftermath}
+local id, dependants = ARGV[3], tonumber(ARGV[4])
+for i = 5, #ARGV do
+  if i < 5 + dependants then
+    if not call('ZSCORE', Q .. 'd:' .. id, ARGV[i]) then
+      call('ZADD', Q .. 'd:' .. id, call('HINCRBY', Q .. 'n', 'dep', 1), ARGV[i])
+    end
+  else
+    call('SADD', Q .. 'w:' .. id, ARGV[i])
+  end
+end
+if #ARGV > 4 then call('SADD', Q .. 'ends', id) end
+local job = load(id)
+if job and finished[job.s] then tell(id, words[job.s]) end
+return { 0, aftermath() }

@@ -1,0 +1,104 @@
+-- base: what every script of a queue starts with.
+--
+-- KEYS[1]  the queue's prefix `dray:{namespace:queue}:`; every key of a queue begins with it, so a queue is one slot
+-- ARGV[1]  now in ms; '' means the server's clock
+-- ARGV[2]  retention in ms: done,dead,result (dead -1: for good)
+--
+-- `n`       HASH counters: line (numbers in line), turn, feed (entries), out, dep; known: the queue is enlisted
+-- `counts`  HASH letter of a state -> jobs
+-- `feed`    STREAM number-0 -> a at, e events: "<kind><run> <id>" each, apart by newlines; 10,000 entries are kept
+--
+-- What happened is collected while a script runs and written by `close`, once: one entry of the feed, the counts per
+-- state, the slots in use, and rings for whoever sleeps. Kinds of event are single letters, see `reading.py`.
+local Q, call = KEYS[1], redis.call
+local now = tonumber(ARGV[1])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+-- Turning a number into text costs more than all else here: once per script.
+local at = string.format('%.0f', now)
+local events, counted, slots = {}, {}, {}
+local woken = { ready = {}, due = nil, all = false }
+
+local function note(kind, id, run)
+  events[#events + 1] = run and kind .. run .. ' ' .. id or kind .. '0 ' .. id
+end
+
+local function count(state, by)
+  counted[state] = (counted[state] or 0) + by
+end
+
+local function slot(what, by)
+  slots[what] = (slots[what] or 0) + by
+end
+
+-- Lua's unpack fails near 8,000 values: long lists go in pieces.
+local function many(command, key, list)
+  for first = 1, #list, 4000 do
+    call(command, key, unpack(list, first, math.min(first + 3999, #list)))
+  end
+end
+
+local function fetch(command, key, fields)
+  if #fields <= 4000 then return call(command, key, unpack(fields)) end
+  local found = {}
+  for first = 1, #fields, 4000 do
+    local part = call(command, key, unpack(fields, first, math.min(first + 3999, #fields)))
+    for i = 1, #part do found[first + i - 1] = part[i] end
+  end
+  return found
+end
+
+local function channel(kind, name)
+  return 'dray:' .. string.match(Q, '{(.-):') .. ':' .. kind .. ':' .. name
+end
+
+local function can_run(sleeper, class)
+  local priority, task, version = string.match(class, '^(%d+)|(.-)|(%d+)$')
+  if tonumber(version) > sleeper.v then return false end
+  if sleeper.p and not sleeper.p[priority] then return false end
+  return not sleeper.t or sleeper.t[task] == true
+end
+
+-- A job that became ready wakes one who can run it; who did not hear (nobody listens on its bell) is dead: the next.
+local function ring()
+  if not (woken.all or woken.due or next(woken.ready)) then return end
+  local asleep = call('HGETALL', Q .. 'sleep')
+  if #asleep == 0 then return end
+  local sleepers = {}
+  for i = 1, #asleep, 2 do
+    local sleeper = cjson.decode(asleep[i + 1])
+    sleeper.name = asleep[i]
+    sleepers[#sleepers + 1] = sleeper
+  end
+  local function wake(sleeper)
+    sleeper.woken = true
+    call('HDEL', Q .. 'sleep', sleeper.name)
+    return call('PUBLISH', channel('b', sleeper.name), '1') > 0
+  end
+  for class, jobs in pairs(woken.ready) do
+    for _, sleeper in ipairs(sleepers) do
+      if jobs == 0 then break end
+      if not sleeper.woken and can_run(sleeper, class) and wake(sleeper) then jobs = jobs - 1 end
+    end
+  end
+  for _, sleeper in ipairs(sleepers) do
+    local early = woken.due and sleeper.u > woken.due
+    if not sleeper.woken and (woken.all or early) then wake(sleeper) end
+  end
+end
+
+local function close()
+  if #events > 0 then
+    local number = call('HINCRBY', Q .. 'n', 'feed', 1)
+    call('XADD', Q .. 'feed', 'MAXLEN', '~', 10000, number .. '-0', 'a', now, 'e', table.concat(events, '\n'))
+  end
+  for state, by in pairs(counted) do
+    if by ~= 0 and call('HINCRBY', Q .. 'counts', state, by) == 0 then call('HDEL', Q .. 'counts', state) end
+  end
+  for what, by in pairs(slots) do
+    if by ~= 0 and call('HINCRBY', Q .. 'running', what, by) == 0 then call('HDEL', Q .. 'running', what) end
+  end
+  ring()
+end

@@ -1,0 +1,12 @@
+-- doc_sweep: drop documents that have run out.
+-- uses: namespace
+--
+-- ARGV[2] limit
+-- returns how many
+local past = call('ZRANGEBYSCORE', N .. 'docttl', '-inf', now, 'LIMIT', 0, ARGV[2])
+for _, text in ipairs(past) do
+  local kind, name = string.match(text, '^(.-)\n(.*)$')
+  call('HDEL', N .. 'doc:' .. kind, name)
+  call('ZREM', N .. 'docttl', text)
+end
+return #past

@@ -1,0 +1,17 @@
+-- doubtful: what somebody who died between two steps may have left unfinished here, for `sweep` to look into.
+-- uses: base job
+--
+-- ARGV[3] how many waiting jobs to step over  [4] how many to look at
+-- returns {sessions past their lease as this queue knows it: name, epoch, ..., waiting jobs: {id, dependency, ...}}
+local late, waiting = {}, {}
+local sessions = call('HGETALL', Q .. 's')
+for i = 1, #sessions, 2 do
+  local session = cmsgpack.unpack(sessions[i + 1])
+  if now >= session.x then late[#late + 1], late[#late + 2] = sessions[i], session.e end
+end
+local from = tonumber(ARGV[3])
+for _, id in ipairs(call('ZRANGE', Q .. 'waiting', from, from + tonumber(ARGV[4]) - 1)) do
+  local job = load(id)
+  if job and job.w then waiting[#waiting + 1] = { id, unpack(job.w) } end
+end
+return { late, waiting }

@@ -1,0 +1,115 @@
+-- job: one job in the hands of a script.
+--
+-- `job`  HASH id -> body: the envelope as put (less id, task and queue), attributes, length of these (2 bytes). Never
+--        rewritten.
+-- `head` HASH id -> msgpack map: what changes. A plain ready job has none: its body says all, so that a job that
+--        waits costs one entry here and one in its lane. One that is in its first run, or succeeded in it, is text:
+--        "h<run> <number in line> <started> <session>\n<attributes>", "o<run> <number> <started> <finished>\n<...>".
+-- `ended` ZSET, `due` ZSET, `ttl` ZSET: members are the arrival stamp and the id, so that equal times go in the order of
+--        arrival. `waiting` ZSET by stamp. `res`, `err` HASH id -> result (small), error. `res:ID` a larger result, with TTL.
+--
+-- Attributes: "<stamp, 16 digits><created if it is not that> <class>", and unless the job is plain
+-- "\n<group>\n<rate key>\n<running key>\n<options>", options a JSON object or nothing.
+-- Letters of states: w waiting, s scheduled, r ready, h running, t retrying, o succeeded, d dead, c cancelled.
+--
+-- Head: s state, a attributes, p class if the priority was edited, n number in line, r run, t newest settled run,
+-- f failures, x crashes, u suspect, b started, d due, e expires, z finished, c asked to stop (why), y reason,
+-- R valid runs {number, session, since}, w dependencies not done yet, of offered.
+local jobs, dirty = {}, {}
+local finished = { o = true, d = true, c = true }
+local not_started = { w = true, s = true, t = true, r = true }
+local words = {
+  w = 'waiting', s = 'scheduled', r = 'ready', h = 'running', t = 'retrying',
+  o = 'succeeded', d = 'dead', c = 'cancelled',
+}
+
+local function tail(body)
+  local length = string.byte(body, -2) * 256 + string.byte(body, -1)
+  return string.sub(body, -length - 2, -3)
+end
+
+local function envelope(body)
+  local length = string.byte(body, -2) * 256 + string.byte(body, -1)
+  return string.sub(body, 1, -length - 3)
+end
+
+-- Reads the attributes into named fields, once.
+local function attributes(job)
+  if job.stamp then return job end
+  local created, class, rest = string.match(job.a, '^(%d*) ([^\n]*)(.*)$', 17)
+  job.stamp, job.class, job.group, job.rate_key, job.running_key = string.sub(job.a, 1, 16), job.p or class, '', '', ''
+  job.created = created == '' and math.floor(tonumber(job.stamp) / 1000) or tonumber(created)
+  job.task = string.match(job.class, '^%d+|(.-)|')
+  local options = ''
+  if rest ~= '' then
+    job.group, job.rate_key, job.running_key, options =
+      string.match(rest, '^\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  end
+  job.o = options == '' and {} or cjson.decode(options)
+  return job
+end
+
+-- The text form of a head: state, run, number in line, started, session or when it finished, attributes.
+local function text_parts(head)
+  return string.match(head, '^(.)(%d+) (%d+) (%d+) ([^\n]*)\n(.*)$')
+end
+
+local function read_head(head)
+  local kind = string.byte(head)
+  if kind ~= 104 and kind ~= 111 then return cmsgpack.unpack(head) end
+  local state, run, line, started, last, a = text_parts(head)
+  local job = { s = state, r = tonumber(run), n = tonumber(line), b = tonumber(started), a = a }
+  if state == 'h' then
+    job.R = { { job.r, last, job.b } }
+  else
+    job.t, job.z = job.r, tonumber(last)
+  end
+  return job
+end
+
+local function known(id, head, body)
+  local job = head and read_head(head) or { s = 'r', r = 0, a = tail(body) }
+  job.id = id
+  jobs[id] = job
+  return attributes(job)
+end
+
+local function load(id)
+  if jobs[id] ~= nil then return jobs[id] or nil end
+  local head = call('HGET', Q .. 'head', id)
+  local body = not head and call('HGET', Q .. 'job', id)
+  if not head and not body then return nil end
+  return known(id, head, body)
+end
+
+local function save(job)
+  dirty[job.id] = job
+end
+
+local function packed(job)
+  return cmsgpack.pack({
+    s = job.s, a = job.a, p = job.p, n = job.n, r = job.r, t = job.t, f = job.f, x = job.x, u = job.u, b = job.b,
+    d = job.d, e = job.e, z = job.z, c = job.c, y = job.y, R = job.R, w = job.w, of = job.of,
+  })
+end
+
+local function save_all()
+  local heads = {}
+  for id, job in pairs(dirty) do
+    heads[#heads + 1] = id
+    heads[#heads + 1] = packed(job)
+  end
+  if #heads > 0 then many('HSET', Q .. 'head', heads) end
+end
+
+local function member(job)
+  return job.stamp .. job.id
+end
+
+local function id_of(text)
+  return string.sub(text, 17)
+end
+
+local function lane_of(job)
+  return job.class .. '\n' .. job.group .. '\n' .. job.rate_key .. '\n' .. job.running_key
+end

@@ -1,0 +1,83 @@
+-- look: is there work in a queue, or word for a session? If not, and if asked to, register as asleep in the same step.
+-- uses: base job line
+--
+-- `sleep` HASH waiter -> JSON {v, t, p: what it can run; u: when it looks again by itself}
+--
+-- ARGV[3] waiter, or '' to look only  [4] ms it would sleep  [5] session or ''  [6] 1 if work is of interest
+-- ARGV[7..9] filter: version, tasks, priorities
+-- returns {work, word, ms until there may be work though nothing happens ('' never)}
+local session, filter = ARGV[5], read_filter(7)
+
+local function has_offer()
+  for _, id in ipairs(call('ZRANGE', Q .. 'offer', 0, -1)) do
+    local job = load(id)
+    local mine = false
+    for _, run in ipairs(job.R or {}) do mine = mine or run[2] == session end
+    if not mine and can_run(filter, job.class) and not paused(job.task) then
+      local by_key = { r = job.rate_key ~= '' and job.o.r or nil, m = job.running_key ~= '' and job.o.m or nil }
+      local said = { r = job.rate_key == '' and job.o.r or nil, m = job.running_key == '' and job.o.m or nil }
+      if lane_room(job.group, job.rate_key, job.running_key, by_key) > 0 and class_room(job.task, said) > 0 then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+local function has_work()
+  if call('ZCOUNT', Q .. 'due', '-inf', now) > 0 then return true end
+  for _, open in ipairs(open_classes(filter)) do
+    if class_room(open.task, declared('class', open.class)) > 0 then return true end
+  end
+  return has_offer()
+end
+
+local function has_word()
+  local heard = {}
+  for _, ref in ipairs(call('SMEMBERS', Q .. 'heard:' .. session)) do heard[ref] = true end
+  for _, ref in ipairs(call('SMEMBERS', Q .. 'v:' .. session)) do
+    if not heard[ref] then return true end
+  end
+  local asked = call('HGETALL', Q .. 'asked')
+  for i = 1, #asked, 2 do
+    if asked[i + 1] == session and not heard[asked[i]] then return true end
+  end
+  return false
+end
+
+-- When the first rate that holds back something has room again.
+local function first_rate(best)
+  local function consider(bucket, rate)
+    if rate and tokens(bucket, rate) == 0 then
+      local at = frees_at(bucket, rate)
+      best = math.min(best or at, at)
+    end
+  end
+  if setting('pause') then return best end
+  for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, -1)) do
+    local task = string.match(class, '^%d+|(.-)|')
+    if can_run(filter, class) and not setting('pause:' .. task) then
+      consider('q', limits().r)
+      consider('t:' .. task, (task_limit(task, declared('class', class))))
+    end
+  end
+  local lanes = call('HGETALL', Q .. 'lane')
+  for i = 1, #lanes, 2 do
+    local rate_key = lane_keys(lanes[i])
+    if rate_key ~= '' then consider('k:' .. rate_key, cmsgpack.unpack(lanes[i + 1]).r) end
+  end
+  return best
+end
+
+local work = ARGV[6] == '1' and has_work()
+local word = session ~= '' and has_word()
+if work or word or ARGV[6] ~= '1' or ARGV[3] == '' then
+  if ARGV[3] ~= '' then call('HDEL', Q .. 'sleep', ARGV[3]) end
+  return { work and 1 or 0, word and 1 or 0, '' }
+end
+local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
+local first = first_rate(tonumber(due))
+local length = tonumber(ARGV[4])
+if first then length = math.min(length, math.max(first - now, 1)) end
+call('HSET', Q .. 'sleep', ARGV[3], cjson.encode({ v = filter.v, t = filter.t, p = filter.p, u = now + length }))
+return { 0, 0, first and math.max(first - now, 1) or '' }

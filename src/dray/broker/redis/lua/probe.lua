@@ -1,0 +1,13 @@
+-- probe: where jobs of this queue stand, and whether they ever started.
+-- uses: base job
+--
+-- ARGV[3..] ids
+-- returns per id: state ('' unknown), newest run, 1 if somebody waits for its end
+local answers = {}
+for i = 3, #ARGV do
+  local head = call('HGET', Q .. 'head', ARGV[i])
+  local job = head and read_head(head) or call('HEXISTS', Q .. 'job', ARGV[i]) == 1 and { s = 'r', r = 0 } or {}
+  answers[#answers + 1], answers[#answers + 2] = job.s or '', job.r or 0
+  answers[#answers + 1] = call('SISMEMBER', Q .. 'ends', ARGV[i])
+end
+return answers

@@ -1,0 +1,30 @@
+-- scope: pause, resume or limit a queue, or one task in it.
+-- uses: base
+--
+-- ARGV[3] pause | resume | limits  [4] task or ''  [5] JSON: {by, reason}, or limits to change (null takes one back)
+-- returns known: 1 once the queue is enlisted
+--
+-- Limits are stored as {t rate as text, r {interval, burst}, m max_running, x max_ready, o overflow, g group_running}.
+local task = ARGV[4] == '' and '' or ':' .. ARGV[4]
+if ARGV[3] == 'pause' then
+  local pause = cjson.decode(ARGV[5])
+  pause.at = now
+  call('HSET', Q .. 'set', 'pause' .. task, cmsgpack.pack(pause))
+  note('U', '')
+elseif ARGV[3] == 'resume' then
+  call('HDEL', Q .. 'set', 'pause' .. task)
+  note('V', '')
+else
+  local stored = call('HGET', Q .. 'set', 'limits' .. task)
+  local limits = stored and cmsgpack.unpack(stored) or {}
+  for name, value in pairs(cjson.decode(ARGV[5])) do
+    if value == cjson.null then limits[name] = nil else limits[name] = value end
+  end
+  if next(limits) then call('HSET', Q .. 'set', 'limits' .. task, cmsgpack.pack(limits))
+  else call('HDEL', Q .. 'set', 'limits' .. task)
+  end
+  note('M', '')
+end
+woken.all = true
+close()
+return call('HGET', Q .. 'n', 'known') or 0

@@ -1,0 +1,20 @@
+-- session_end: a session is over. From here on its name is free; `ending` keeps what is left to do until every queue
+-- has freed what it held there, so that a sweeper can go on where somebody died.
+-- uses: namespace
+--
+-- `ending` HASH "epoch\nname" -> 1 suspect, 0 not; `eq:EPOCH` SET queues to release
+--
+-- ARGV[2] session  [3] 1: only if its lease has run out  [4] 1 if what it held is suspect
+-- returns {epoch or 0, queues}
+local stored = call('HGET', N .. 'session', ARGV[2])
+if not stored then return { 0, {} } end
+local session = cmsgpack.unpack(stored)
+if ARGV[3] == '1' and now < session.x then return { 0, {} } end
+local queues = call('SMEMBERS', N .. 'sq:' .. ARGV[2])
+if #queues > 0 then
+  call('HSET', N .. 'ending', session.e .. '\n' .. ARGV[2], ARGV[4])
+  call('RENAME', N .. 'sq:' .. ARGV[2], N .. 'eq:' .. session.e)
+end
+call('HDEL', N .. 'session', ARGV[2])
+table.sort(queues)
+return { session.e, queues }

@@ -1,0 +1,14 @@
+-- session_enrol: a session is going to take from a queue. The queue is written down here before it hears of the session,
+-- so that the end of the session reaches it.
+-- uses: namespace
+--
+-- ARGV[2] session  [3] queue, or '' to ask only
+-- returns {state, epoch, lease, expires, queues}; state: unknown, lost (past its lease), ok
+local stored = call('HGET', N .. 'session', ARGV[2])
+if not stored then return { 'unknown' } end
+local session = cmsgpack.unpack(stored)
+if ARGV[3] ~= '' then call('SADD', N .. 'sq:' .. ARGV[2], ARGV[3]) end
+return {
+  now >= session.x and 'lost' or 'ok', session.e, string.format('%.0f', session.l), string.format('%.0f', session.x),
+  call('SMEMBERS', N .. 'sq:' .. ARGV[2]),
+}

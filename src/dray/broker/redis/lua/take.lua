@@ -1,0 +1,152 @@
+-- take: hand out jobs of one queue to a session, each with a new run number.
+-- uses: base job line moves
+--
+-- `s` HASH session -> {e epoch, l lease, x expires}: the lease, copied to every queue the session takes from, so that taking
+--     is fenced without a look elsewhere; `t` HASH session -> {q request, o offset, a {"run id", ...}}: its last reply
+--
+-- ARGV[3] session  [4] request  [5] how many jobs earlier queues gave to this request  [6] want
+-- ARGV[7..9] filter: version, tasks, priorities   [10] '' or "epoch,lease,expires" to enrol the session with
+-- returns {'unknown'} | {'lost'} | {'old', last} | {'ok', jobs, aftermath}; per job: id, run, failures, crashes, suspect,
+--         class if its priority was edited or '', body
+local session, request, want = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6])
+local given, refs, texts, buried = {}, {}, {}, 0
+
+local function handed_out(id, run, failures, crashes, suspect, class, body)
+  local n, m, ref = #given, #refs, run .. ' ' .. id
+  given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, run, failures, crashes
+  given[n + 5], given[n + 6], given[n + 7] = suspect, class, body
+  refs[m + 1] = ref
+  events[#events + 1] = 't' .. ref
+end
+
+local function start(job, body)
+  job.r = (job.r or 0) + 1
+  job.b = now
+  if job.e then set_expires(job, nil) end
+  job.R = job.R or {}
+  job.R[#job.R + 1] = { job.r, session, now }
+  use_slots(job, 1)
+  save(job)
+  handed_out(job.id, tostring(job.r), job.f or 0, job.x or 0, job.u or 0, job.p or '', body)
+end
+
+-- The first jobs of a lane. Those that are too late are buried.
+local function take_lane(free, most)
+  local ids = call('ZRANGE', Q .. 'l:' .. free.lane, 0, most - 1, 'WITHSCORES')
+  local names, begun, plain = {}, {}, 0
+  for i = 1, #ids, 2 do names[#names + 1] = ids[i] end
+  local heads, bodies = fetch('HMGET', Q .. 'head', names), fetch('HMGET', Q .. 'job', names)
+  for i, id in ipairs(names) do
+    local a = not heads[i] and not jobs[id] and tail(bodies[i])
+    if a and not string.find(a, '\n', 17, true) then
+      -- Its first run, and nothing special about it: no need to take it apart.
+      texts[#texts + 1], texts[#texts + 2] = id, 'h1 ' .. ids[2 * i] .. ' ' .. at .. ' ' .. session .. '\n' .. a
+      handed_out(id, '1', 0, 0, 0, '', bodies[i])
+      begun[#begun + 1] = id
+      plain = plain + 1
+    else
+      local job = jobs[id] or known(id, heads[i], bodies[i])
+      if job.e and now >= job.e then
+        bury(job, 'expired: it was not started within its ttl')
+        buried = buried + 1
+        if buried == 100 then break end
+      else
+        job.n = tonumber(ids[2 * i])
+        job.s = 'h'
+        start(job, bodies[i])
+        begun[#begun + 1] = id
+      end
+    end
+  end
+  if plain > 0 then
+    slot('q', plain)
+    slot('t:' .. string.match(free.class, '^%d+|(.-)|'), plain)
+  end
+  if #begun > 0 then
+    line_remove(free.class, free.group, free.lane, begun)
+    -- What it took itself needs nobody else's attention.
+    woken.ready[free.class] = math.max(0, (woken.ready[free.class] or 0) - #begun)
+    count('r', -#begun)
+    count('h', #begun)
+    if not free.only_group and call('ZSCORE', Q .. 'r:' .. free.class, free.group) then
+      call('ZADD', Q .. 'r:' .. free.class, call('HINCRBY', Q .. 'n', 'turn', 1), free.group)
+    end
+  end
+  return #begun
+end
+
+local function take_class(open)
+  local said = declared('class', open.class)
+  local room = math.min(want, class_room(open.task, said))
+  while room > 0 and buried < 100 do
+    local free = free_lane(open.class)
+    if not free then return end
+    local took = take_lane(free, free.alone and math.min(room, free.room) or 1)
+    spend_start(open.task, free.rate_key, said, free.said, took)
+    room, want = room - took, want - took
+  end
+end
+
+-- Second runs go first: they are late already. Never to a session that runs the job itself.
+local function take_offers(filter)
+  for _, id in ipairs(call('ZRANGE', Q .. 'offer', 0, -1)) do
+    local job = load(id)
+    local mine = false
+    for _, run in ipairs(job.R or {}) do mine = mine or run[2] == session end
+    if want > 0 and not mine and can_run(filter, job.class) and not paused(job.task) then
+      local by_key = { r = job.rate_key ~= '' and job.o.r or nil, m = job.running_key ~= '' and job.o.m or nil }
+      local said = { r = job.rate_key == '' and job.o.r or nil, m = job.running_key == '' and job.o.m or nil }
+      local room = lane_room(job.group, job.rate_key, job.running_key, by_key)
+      if room > 0 and class_room(job.task, said) > 0 then
+        spend_start(job.task, job.rate_key, said, by_key, 1)
+        withdraw_offer(job)
+        start(job, call('HGET', Q .. 'job', id))
+        want = want - 1
+      end
+    end
+  end
+end
+
+-- The last reply again, less what is not held any more.
+local function again(last)
+  for _, ref in ipairs(last) do
+    local number, id = string.match(ref, '^(%d+) (.*)$')
+    local run = tonumber(number)
+    local job = load(id)
+    local held = false
+    for _, one in ipairs(job and job.R or {}) do held = held or (one[1] == run and one[2] == session) end
+    if held then
+      local n = #given
+      given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, number, job.f or 0, job.x or 0
+      given[n + 5], given[n + 6], given[n + 7] = job.u or 0, job.p or '', call('HGET', Q .. 'job', id)
+    end
+  end
+  return { 'ok', given, { 0, {}, {} } }
+end
+
+if ARGV[10] ~= '' then
+  local epoch, lease, expires = string.match(ARGV[10], '^(%d+),(%d+),(%d+)$')
+  call('HSET', Q .. 's', session,
+    cmsgpack.pack({ e = tonumber(epoch), l = tonumber(lease), x = tonumber(expires) }))
+end
+local known_session = call('HGET', Q .. 's', session)
+if not known_session then return { 'unknown' } end
+if now >= cmsgpack.unpack(known_session).x then return { 'lost' } end
+local stored = call('HGET', Q .. 't', session)
+local last = stored and cmsgpack.unpack(stored) or { q = 0 }
+if request < last.q then return { 'old', last.q } end
+if request == last.q then return again(last.a) end
+
+promote(1000)
+local filter = read_filter(7)
+take_offers(filter)
+if want > 0 then
+  for _, open in ipairs(open_classes(filter)) do
+    if want == 0 or buried >= 100 then break end
+    take_class(open)
+  end
+end
+if #refs > 0 then many('SADD', Q .. 'h:' .. session, refs) end
+if #texts > 0 then many('HSET', Q .. 'head', texts) end
+call('HSET', Q .. 't', session, cmsgpack.pack({ q = request, o = tonumber(ARGV[5]), a = refs }))
+return { 'ok', given, aftermath() }

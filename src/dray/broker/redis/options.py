@@ -1,0 +1,136 @@
+"""What a `redis://` URL says."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from dray.errors import InvalidInput
+from dray.policy import parse_duration
+
+SCHEMES: Final = (
+    "redis",
+    "rediss",
+    "redis+unix",
+    "redis+cluster",
+    "rediss+cluster",
+    "valkey",
+    "valkeys",
+    "valkey+unix",
+    "valkey+cluster",
+)
+_FORMS: Final = "redis://[user:password@]host[:port][/db][?options] is the form; see docs/brokers.md"
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a server listens: a host and a port, or a socket in the file system."""
+
+    host: str
+    port: int = 6379
+    path: str | None = None
+
+    def __str__(self) -> str:
+        return self.path or (f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    addresses: tuple[Address, ...]
+    username: str | None = None
+    password: str | None = None
+    db: int = 0
+    tls: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    verify: bool = True
+    connect_timeout: float = 5.0
+    """Seconds until a server that does not answer the first call counts as away."""
+    timeout: float = 10.0
+    """Seconds until a call that is not answered fails."""
+
+    def context(self) -> ssl.SSLContext | None:
+        if not self.tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            raise InvalidInput("broker_url", error.filename or self.ca, f"TLS: {error}") from error
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def read_url(url: str) -> Options:
+    scheme, _, rest = url.partition("://")
+    if scheme not in SCHEMES:
+        raise InvalidInput("broker_url", _shown(url), _FORMS)
+    query = rest.partition("?")[2]
+    tls = scheme.startswith(("rediss", "valkeys"))
+    fields: dict[str, Any] = {"tls": tls}
+    if scheme.endswith("+unix"):
+        path = unquote(rest.partition("?")[0])
+        if not path.startswith("/"):
+            raise InvalidInput("broker_url", _shown(url), "redis+unix:///path/to/socket is the form")
+        fields["addresses"] = (Address("", 0, path),)
+    else:
+        fields |= _network(url, rest)
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        fields[name] = _option(url, name, value)
+    return Options(**fields)
+
+
+def _network(url: str, rest: str) -> dict[str, Any]:
+    place = rest.partition("?")[0]
+    where, _, db = place.partition("/")
+    login, _, hosts = where.rpartition("@")
+    fields: dict[str, Any] = {"addresses": tuple(_address(url, host) for host in hosts.split(","))}
+    if login:
+        username, _, password = login.partition(":")
+        fields |= {"username": unquote(username) or None, "password": unquote(password) or None}
+    if db:
+        fields["db"] = _database(url, db)
+    return fields
+
+
+def _address(url: str, text: str) -> Address:
+    try:
+        parts = urlsplit(f"//{text}")
+        return Address(parts.hostname or "localhost", parts.port or 6379)
+    except ValueError:
+        raise InvalidInput("broker_url", _shown(url), _FORMS) from None
+
+
+def _database(url: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInput("broker_url", _shown(url), "the database is a number: redis://host:6379/0")
+    return int(text)
+
+
+def _option(url: str, name: str, value: str) -> Any:
+    if name in ("connect_timeout", "timeout"):
+        seconds = parse_duration(name, value) / 1000
+        if not 0.01 <= seconds <= 3600:
+            raise InvalidInput(name, value, "10ms to 1h is allowed")
+        return seconds
+    if name == "db":
+        return _database(url, value)
+    if name == "verify":
+        if value not in ("yes", "no"):
+            raise InvalidInput("verify", value, "yes or no is allowed")
+        return value == "yes"
+    if name in ("username", "password", "ca", "cert", "key"):
+        return value
+    allowed = "connect_timeout, timeout, db, username, password, ca, cert, key and verify"
+    raise InvalidInput("broker_url", _shown(url), f"unknown option {name!r}: {allowed} are allowed")
+
+
+def _shown(url: str) -> str:
+    """The URL without its password."""
+    head, at, rest = url.rpartition("@")
+    return url if not at else f"{head.partition('://')[0]}://***@{rest}"

