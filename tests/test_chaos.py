@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from chaos import Chaos, Report
+from redis_server import running
 
 JOBS = int(os.environ.get("DRAY_CHAOS_JOBS", "10000"))
 SEED = int(os.environ.get("DRAY_CHAOS_SEED", str(time.time_ns() % 1_000_000)))
 KILLING = float(os.environ.get("DRAY_CHAOS_SECONDS", str(max(15.0, JOBS / 800))))
 
 
+@pytest.fixture(params=["sqlite", "valkey", "valkey cluster"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'chaos.db'}?timeout=30s"
+        return
+    with running("valkey", tmp_path / "server", cluster=request.param.endswith("cluster")) as server:
+        yield f"redis://127.0.0.1:{server.port}"
+
+
 @pytest.mark.timeout(1800)
-def test_every_job_is_completed_exactly_once_whoever_is_killed(tmp_path: Path) -> None:
-    chaos = Chaos(tmp_path, f"sqlite:///{tmp_path / 'chaos.db'}?timeout=30s", JOBS, SEED, KILLING)
+def test_every_job_is_completed_exactly_once_whoever_is_killed(url: str, tmp_path: Path) -> None:
+    chaos = Chaos(tmp_path, url, JOBS, SEED, KILLING)
     report = chaos.run(patience=KILLING + 90 + JOBS / 100)
     told = told_by(report, tmp_path)
     assert report.states == {"succeeded": JOBS}, told
