@@ -27,7 +27,8 @@ class Say:
     def __call__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self.runner is None:
             return call(*args, **kwargs)
-        return self.runner.run(_awaited(twin(call), *args, **kwargs))
+        result: T = self.runner.run(_awaited(twin(call), *args, **kwargs))
+        return result
 
 
 async def _awaited(call: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
@@ -72,7 +73,9 @@ class Hand:
         result = self.app.codecs.encode_value(value, limit=self.app.settings.max_result)
         return self.settle(taken, "succeeded", result=result)
 
-    def die(self, taken: Taken, type: str = "ValueError", message: str = "no", reason: str = "failed") -> None:
+    def die(
+        self, taken: Taken, type: str = "ValueError", message: str = "no", reason: str = "failed"
+    ) -> None:
         error = Error(type, message, f"Traceback …\n{type}: {message}\n")
         self.settle(taken, "dead", error=error, reason=reason)
 

@@ -99,7 +99,7 @@ def test_a_misspelt_name_is_enqueued_with_a_warning_at_the_callers_line(app: App
 
 @pytest.mark.parametrize("name", ["", "a b", None, 5])
 def test_what_cannot_be_a_name_is_refused(app: App, say: Say, name: Any) -> None:
-    with pytest.raises(InvalidInput, match="^task="):
+    with pytest.raises(InvalidInput, match=r"^task="):
         say(app.enqueue, name)
 
 
@@ -147,9 +147,7 @@ def test_a_duplicate_may_raise_and_names_the_job_that_was_there(app: App, add: A
     assert len(say(app.jobs.find)) == 1
 
 
-def test_a_duplicate_may_replace_one_that_has_not_started(
-    app: App, add: Any, say: Say, hand: Hand
-) -> None:
+def test_a_duplicate_may_replace_one_that_has_not_started(app: App, add: Any, say: Say, hand: Hand) -> None:
     first = say(add.using(key="k").enqueue, 1)
     second = say(add.using(key="k", on_duplicate="replace").enqueue, 2)
     assert second.id != first.id
@@ -172,9 +170,7 @@ def test_key_ttl_ends_a_key_before_its_job_does(url: str, say: Say) -> None:
     app.close()
 
 
-def test_once_hands_back_the_finished_job_and_its_result(
-    app: App, add: Any, say: Say, hand: Hand
-) -> None:
+def test_once_hands_back_the_finished_job_and_its_result(app: App, add: Any, say: Say, hand: Hand) -> None:
     first = say(add.using(key="k", once="24h").enqueue, 1)
     by_id = say(add.using(id="order 1", once="24h").enqueue, 2)
     hand.work()
@@ -203,11 +199,11 @@ def test_a_given_id_that_exists_behaves_like_a_key(app: App, add: Any, say: Say,
 def test_handles_come_in_the_order_of_the_calls_also_beyond_one_step(
     app: App, add: Any, say: Say, hand: Hand
 ) -> None:
-    jobs = say(app.enqueue_many, (add.using(tags=[str(n)]).call(n) for n in range(2500)))
-    assert len(set(ids(jobs))) == 2500
-    assert hand.work() == 2500
+    jobs = say(app.enqueue_many, (add.using(tags=[str(n)]).call(n) for n in range(1200)))
+    assert len(set(ids(jobs))) == 1200
+    assert hand.work() == 1200
     found = run_blocking(hand.broker.get(ids(jobs)))
-    assert [record.job.tags for record in found if record] == [(str(n),) for n in range(2500)]
+    assert [record.job.tags for record in found if record] == [(str(n),) for n in range(1200)]
 
 
 def test_enqueue_many_takes_calls_of_several_tasks_queues_and_by_name(app: App, add: Any, say: Say) -> None:
@@ -223,12 +219,10 @@ def test_enqueue_many_takes_calls_of_several_tasks_queues_and_by_name(app: App, 
 
 
 @pytest.mark.parametrize("wrong", ["add", 5, None, ("add", 1)])
-def test_what_is_no_call_is_refused_and_nothing_is_enqueued(
-    app: App, add: Any, say: Say, wrong: Any
-) -> None:
-    with pytest.raises(InvalidInput, match="task.call"):
+def test_what_is_no_call_is_refused_and_nothing_is_enqueued(app: App, add: Any, say: Say, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"task.call"):
         say(app.enqueue_many, [add.call(1), wrong])
-    with pytest.raises(InvalidInput, match="task.call"):
+    with pytest.raises(InvalidInput, match=r"task.call"):
         say(app.submit, wrong)
     with pytest.raises(InvalidInput, match="a list of calls"):
         say(app.enqueue_many, add.call(1))

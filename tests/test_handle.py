@@ -94,9 +94,7 @@ def test_a_dead_job_raises_with_type_message_and_traceback_of_the_remote_error(
     assert error.reason == "retries used up"
 
 
-def test_a_job_that_did_not_fail_itself_says_what_killed_it(
-    app: App, add: Any, say: Say, hand: Hand
-) -> None:
+def test_a_job_that_did_not_fail_itself_says_what_killed_it(app: App, add: Any, say: Say, hand: Hand) -> None:
     job = say(add.enqueue, 1)
     hand.retry(hand.one())
     for _ in range(3):
@@ -134,9 +132,9 @@ def test_a_job_that_is_not_over_in_time_raises_and_goes_on(
 def test_a_timeout_that_is_none_is_refused(app: App, add: Any, say: Say, timeout: Any) -> None:
     job = say(add.enqueue, 1)
     for wait in (lambda: say(job.get, timeout=timeout), lambda: say(gather, [job], timeout=timeout)):
-        with pytest.raises(InvalidInput, match="^timeout="):
+        with pytest.raises(InvalidInput, match=r"^timeout="):
             wait()
-    with pytest.raises(InvalidInput, match="^timeout="):
+    with pytest.raises(InvalidInput, match=r"^timeout="):
         as_completed([job], timeout=timeout)
 
 
@@ -177,7 +175,7 @@ def test_a_result_that_does_not_fit_the_annotation_is_an_error_that_says_so(
 ) -> None:
     job = say(add.enqueue, 1)
     hand.succeed(hand.one(), "three")
-    with pytest.raises(dray.DecodeError, match="not what task add is annotated to return.*Expected `int`"):
+    with pytest.raises(dray.DecodeError, match=r"not what task add is annotated to return.*Expected `int`"):
         say(job.get, timeout=1)
     assert say(job.info).result == "three"
 
@@ -247,9 +245,7 @@ def test_info_has_the_result_and_survives_bytes_that_cannot_be_read(
 # cancel and retry
 
 
-def test_a_running_job_is_told_to_stop_and_never_retried(
-    app: App, add: Any, say: Say, hand: Hand
-) -> None:
+def test_a_running_job_is_told_to_stop_and_never_retried(app: App, add: Any, say: Say, hand: Hand) -> None:
     job = say(add.enqueue, 1)
     taken = hand.one()
     assert say(job.cancel) is True
@@ -314,7 +310,9 @@ def test_gather_keeps_the_order_of_the_jobs_whatever_the_order_of_their_ends(
 
     thread = in_thread(scrambled, after=0.05)
     assert say(gather, jobs, timeout=20) == list(range(30))
-    assert say(gather, iter([jobs[3], jobs[1], jobs[3]])) == [3, 1, 3], "twice in the list, twice in the answer"
+    assert say(gather, iter([jobs[3], jobs[1], jobs[3]])) == [3, 1, 3], (
+        "twice in the list, twice in the answer"
+    )
     thread.join()
 
 
@@ -353,7 +351,7 @@ def test_gather_out_of_time_names_a_job_and_counts_the_rest(app: App, add: Any, 
 def test_jobs_of_two_apps_cannot_be_waited_for_together(app: App, add: Any, say: Say) -> None:
     other = App("other", broker="memory://")
     theirs = other.task(name="t")(lambda: None).enqueue()
-    with pytest.raises(InvalidInput, match="other, shop.*one app"):
+    with pytest.raises(InvalidInput, match=r"other, shop.*one app"):
         say(gather, [add.enqueue(1), theirs])
     with pytest.raises(InvalidInput, match="one app"):
         as_completed([add.enqueue(1), theirs])
@@ -369,9 +367,7 @@ def completed(say: Say, jobs: list[JobHandle[Any]], timeout: Any = None) -> list
     return say.runner.run(collected(aas_completed(jobs, timeout=timeout)))
 
 
-def test_as_completed_yields_each_job_when_it_is_over_however_it_ended(
-    app: App, add: Any, say: Say
-) -> None:
+def test_as_completed_yields_each_job_when_it_is_over_however_it_ended(app: App, add: Any, say: Say) -> None:
     jobs = say(app.enqueue_many, [add.call(n) for n in range(6)])
     say(jobs[5].cancel)
 
@@ -390,9 +386,7 @@ def test_as_completed_yields_each_job_when_it_is_over_however_it_ended(
     thread.join()
 
 
-def test_as_completed_out_of_time_raises_after_what_is_over(
-    app: App, add: Any, say: Say, hand: Hand
-) -> None:
+def test_as_completed_out_of_time_raises_after_what_is_over(app: App, add: Any, say: Say, hand: Hand) -> None:
     jobs = say(app.enqueue_many, [add.call(n) for n in range(3)])
     hand.succeed(hand.one(), 0)
     seen: list[JobHandle[Any]] = []

@@ -13,9 +13,10 @@ from enum import StrEnum
 import pytest
 
 import dray
-from dray import broker, errors
+from dray import app, broker, errors, handle
 
 ERRORS = {
+    "AppNotFound",
     "BrokerAway",
     "BrokerBusy",
     "BrokerError",
@@ -30,25 +31,39 @@ ERRORS = {
     "EncodeError",
     "ForeignStore",
     "InvalidInput",
+    "InvalidSettings",
     "JobCancelled",
     "JobError",
     "JobFailed",
     "JobNotFound",
+    "JobStopped",
     "JobTimeout",
     "NewerLayout",
     "NewerVersion",
     "QueueFull",
+    "ResultGone",
     "SessionLost",
+    "SettingsWarning",
+    "TaskExit",
     "TooLarge",
     "UnknownDependency",
+    "UnknownTask",
+    "UnknownTaskWarning",
+    "WouldBlock",
 }
-PUBLIC = ERRORS | {"Broker", "State", "__version__", "connect"}
+LATE = {
+    *("App", "Broker", "Call", "Codecs", "Context", "JobHandle", "JobInfo", "Reject", "Retry", "Task", "Why"),
+    *("aas_completed", "agather", "as_completed", "connect", "current", "gather"),
+}
+"""What is loaded when it is first asked for."""
+PUBLIC = ERRORS | LATE | {"State", "__version__"}
 
 HEAVY = {
     *("asyncio", "concurrent.futures", "multiprocessing", "sqlite3", "ssl", "socket", "subprocess"),
     *("logging", "http", "email", "urllib.request", "argparse", "importlib.metadata", "importlib.resources"),
     *("pytest", "hypothesis", "pydantic", "google.protobuf", "click", "rich", "redis", "grpc", "starlette"),
-    *("opentelemetry", "uvicorn", "asyncpg", "dray.broker", "dray.testing"),
+    *("opentelemetry", "uvicorn", "asyncpg", "uuid_utils", "contextvars", "tomllib"),
+    *("dray.app", "dray.broker", "dray.client", "dray.settings", "dray.task", "dray.testing", "dray.worker"),
 }
 THIRD_PARTY = {"dray", "msgspec", "typing_extensions"}
 """All that may be loaded beside the standard library; msgspec looks for typing_extensions by itself."""
@@ -81,6 +96,24 @@ def test_each_public_name_can_be_imported_and_is_shown_by_dir(name: str) -> None
 def test_what_is_loaded_late_is_the_same_object() -> None:
     assert dray.connect is broker.connect
     assert dray.Broker is broker.Broker
+    assert dray.App is app.App
+    assert dray.gather is handle.gather
+    for name in LATE:
+        assert vars(dray)[name] is getattr(dray, name), "found at once the second time"
+
+
+def test_a_fresh_import_has_only_the_facts_and_dir_tells_of_the_rest() -> None:
+    code = "import dray, json; print(json.dumps([sorted(vars(dray)), dir(dray)]))"
+    run = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    there, shown = json.loads(run.stdout)
+    assert set(there) & LATE == set()
+    assert set(shown) >= PUBLIC
+
+
+def test_asking_for_the_app_loads_neither_the_database_nor_what_runs_jobs() -> None:
+    fresh = loaded_by("import dray; dray.App")
+    assert "dray.app" in fresh
+    assert not {"sqlite3", "dray.broker.sqlite", "dray.testing", "dray.worker", "dray.cli"} & fresh
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
@@ -128,7 +161,7 @@ def drawn_tree(text: str) -> dict[str, str | None]:
         if match is None:
             continue
         depth, name = len(match[1]) // 4, match[2]
-        if depth == 0 and name not in ("DrayError", "BrokerWarning"):
+        if depth == 0 and name not in ("DrayError", "BrokerWarning", "UnknownTaskWarning"):
             continue  # prose
         del branch[depth:]
         drawn[name] = branch[-1] if branch else None
@@ -150,6 +183,7 @@ def test_every_error_is_drawn_in_the_tree_under_its_own_parent() -> None:
         assert issubclass(cls, Exception), name
         base = cls.__mro__[1]
         parents[name] = base.__name__ if base.__module__ == errors.__name__ else None
+    parents |= {cls.__name__: cls.__mro__[1].__name__ for cls in (dray.Retry, dray.Reject)}
     assert errors.__doc__ is not None
     assert drawn_tree(errors.__doc__) == parents
 
@@ -157,7 +191,7 @@ def test_every_error_is_drawn_in_the_tree_under_its_own_parent() -> None:
 def test_every_error_is_under_one_root_and_public() -> None:
     assert defined().keys() == ERRORS
     for name, cls in defined().items():
-        root = errors.BrokerWarning if issubclass(cls, Warning) else errors.DrayError
+        root = UserWarning if issubclass(cls, Warning) else errors.DrayError
         assert issubclass(cls, root), name
         assert getattr(dray, name) is cls
 

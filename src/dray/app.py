@@ -42,6 +42,10 @@ _FULL_PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5)
 """Seconds between tries to enter a full queue whose overflow rule is to wait."""
 
 
+class _Nobody:
+    """For type checkers: no parameter is annotated with it, so only one that takes anything takes it."""
+
+
 class App:
     """Tasks, a broker, and everything that can be done with both.
 
@@ -73,7 +77,15 @@ class App:
 
     # tasks
 
-    # An async function is also a plain one that returns a coroutine: the first overload that fits counts.
+    # The first overload that fits counts. A first parameter that takes anything would pass for a Context,
+    # which callers do not give: such tasks are told apart by a class that nobody asks for, and go unchecked.
+    # And an async function is also a plain one that returns a coroutine.
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[_Nobody, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[..., R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[_Nobody, P], R], /) -> PlainTask[..., R]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
@@ -359,9 +371,7 @@ class App:
         """Let go of all connections. The next call opens new ones."""
         self.client.close()
 
-    def testing(
-        self, *, isolate: bool = False, limit: int = 10_000, raise_errors: bool = False
-    ) -> Harness:
+    def testing(self, *, isolate: bool = False, limit: int = 10_000, raise_errors: bool = False) -> Harness:
         """Run jobs in this process, on a clock that you move: see docs/testing.md."""
         kind: type[Harness] = import_module("dray.testing.harness").Harness  # who tests pays for it
         return kind(self, isolate=isolate, limit=limit, raise_errors=raise_errors)
@@ -401,6 +411,12 @@ class _Decorator:
     def __init__(self, app: App, name: str | None, settings: TaskSettings) -> None:
         self._app, self._name, self._settings = app, name, settings
 
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[_Nobody, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[..., R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[_Nobody, P], R], /) -> PlainTask[..., R]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /

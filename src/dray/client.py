@@ -300,9 +300,11 @@ class Client:
 
     def _thread_link(self) -> BlockingLink:
         link: BlockingLink | None = getattr(self._local, "link", None)
-        if link is None or link.process is not _process:
+        if link is None or link.process is not _process or not link.close.alive:
             if link is not None:
-                link.close()  # inherited through fork: let go of it, the parent goes on with its own
+                # Inherited through fork: let go of it, the parent goes on with its own. Or the program is at
+                # its end, which closed it before somebody's last word.
+                link.close()
             link = self._local.link = BlockingLink(run_blocking(self.open(True)))
         return link
 

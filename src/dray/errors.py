@@ -35,8 +35,8 @@ DrayError
     └── Reject                     dead at once, with a reason
 
 BrokerWarning (UserWarning)        works, but may lose data or be slow; says what to change
-UnknownTaskWarning (UserWarning)   a call by a name that is nearly, but not quite, that of a task
 └── SettingsWarning                a DRAY_ variable that means nothing
+UnknownTaskWarning (UserWarning)   a call by a name that is nearly, but not quite, that of a task
 """
 
 from __future__ import annotations

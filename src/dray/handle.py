@@ -206,8 +206,8 @@ def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
         )
     except DecodeError as error:
         raise DecodeError(
-            f"job {job.id} succeeded, but its result is not what task {record.job.task} is annotated to return "
-            f"(job.info().result has it as it is): {error}"
+            f"job {job.id} succeeded, but its result is not what task {record.job.task} is annotated "
+            f"to return (job.info().result has it as it is): {error}"
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from dray.broker.verbs import Broker, Query, QueueInfo
 from dray.duration import format_duration
 from dray.info import moment
-from dray.job import Record, State
+from dray.job import Job, Record, State
 from dray.policy import Rate
 from dray.roster import WorkerInfo, read_workers
 
@@ -122,7 +122,8 @@ async def _ready(broker: Broker, record: Record) -> Why:
     job = record.job
     queue = next((queue for queue in await broker.queues() if queue.name == job.queue), None)
     workers = [worker for worker in await read_workers(broker) if worker.state == "running"]
-    reason = _paused(record, queue) or _no_worker(record, workers) or _limited(record, queue)
+    reason = _paused(record, queue) or _no_worker(record, workers)
+    reason = reason or await _limited(broker, record, queue)
     if reason is None:
         reason = await _in_line(broker, record, workers)
     code, text, details = reason
@@ -174,16 +175,41 @@ def _no_worker(record: Record, workers: Sequence[WorkerInfo]) -> Reason | None:
     return None
 
 
-def _limited(record: Record, queue: QueueInfo | None) -> Reason | None:
-    """Limits that could hold it back; whether one does at this moment only the broker knows."""
+async def _limited(broker: Broker, record: Record, queue: QueueInfo | None) -> Reason | None:
+    """A limit on running jobs that is reached; whether a rate holds it back only the broker knows."""
     if queue is None:
         return None
-    running = queue.counts.get(State.RUNNING, 0)
-    most = queue.limits.max_running
-    if most is not None and running >= most:
-        text = f"queue {queue.name} runs {running} jobs, and may run {most} at once"
-        return "limited", text, {"max_running": most, "running": running}
+    job, running = record.job, queue.counts.get(State.RUNNING, 0)
+    by_operator = queue.task_limits.get(job.task)
+    of_task = by_operator.max_running if by_operator is not None else None
+    if of_task is None and job.running_key is None:
+        of_task = job.max_running
+    task, key, group = f"task {job.task} in queue {queue.name}", job.running_key, job.group
+    of_key = job.max_running if key is not None else None
+    of_group = queue.limits.group_running if group is not None else None
+    for most, what, fits in (
+        (queue.limits.max_running, f"queue {queue.name}", None),
+        (of_task, task, lambda other: other.task == job.task),
+        (of_key, f"{task} with key {key}", lambda other: (other.task, other.running_key) == (job.task, key)),
+        (of_group, f"group {group} in queue {queue.name}", lambda other: other.group == group),
+    ):
+        if most is None or running < most:
+            continue
+        count = running if fits is None else await _running_jobs(broker, job.queue, fits)
+        if count >= most:
+            text = f"{what} runs {count} job{'s' if count != 1 else ''}, and may run {most} at once"
+            return "limited", text, {"max_running": most, "running": count}
     return None
+
+
+async def _running_jobs(broker: Broker, queue: str, fits: Callable[[Job], bool]) -> int:
+    count, cursor = 0, None
+    while True:
+        page = await broker.find(Query(state=State.RUNNING, queue=queue), cursor=cursor, limit=LOOK_AHEAD)
+        count += sum(1 for record in page.records if fits(record.job))
+        cursor = page.cursor
+        if cursor is None:
+            return count
 
 
 async def _in_line(broker: Broker, record: Record, workers: Sequence[WorkerInfo]) -> Reason:
