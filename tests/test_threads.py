@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -225,17 +226,23 @@ def test_a_cancelled_job_only_sees_that_it_should_stop_until_its_time_is_up(app:
     run(main())
 
 
+def _more_than(things: list[str], count: int) -> bool:
+    return len(things) > count
+
+
 def test_a_job_that_swallows_interrupts_gets_them_again(app: App) -> None:
-    swallowed: list[int] = []
+    swallowed: list[str] = []
+    open_to_it = threading.Event()
 
     @app.task
     def stubborn() -> None:
         while True:
             try:
+                open_to_it.set()
                 while True:
                     time.sleep(0.001)
-            except BaseException:
-                swallowed.append(1)
+            except BaseException as error:
+                swallowed.append(type(error).__name__)
                 if len(swallowed) == 3:
                     raise
 
@@ -243,15 +250,18 @@ def test_a_job_that_swallows_interrupts_gets_them_again(app: App) -> None:
         threads, ends = Threads(judge_of(app)), Ends()
         live = live_of(app, "stubborn")
         threads.start(live, ends)
-        late(live)
-        while live not in ends.outcomes:
+        for times in range(3):
+            await until(open_to_it.is_set)
+            open_to_it.clear()
+            late(live)
             threads.stop(live)
-            await asyncio.sleep(0.01)
+            await until(partial(_more_than, swallowed, times))
+        outcome = await ends.of(live)
         threads.close()
-        return ends.outcomes[live]
+        return outcome
 
     outcome = run(main())
-    assert len(swallowed) == 3
+    assert swallowed == ["Interrupted"] * 3
     assert outcome.error is not None
     assert outcome.error.type == "Timeout"
 
