@@ -235,11 +235,23 @@ async def _watch(broker: Broker, watches: Watches, watching: Watching, ids: Sequ
 
 async def _listen(broker: Broker, watches: Watches, seconds: float) -> None:
     """Wait for word of any end."""
-    wake = await broker.wait(Interest(watcher=watches.name), seconds)
+    if watches.missed:
+        await _look(broker, watches)
+        return
+    try:
+        wake = await broker.wait(Interest(watcher=watches.name), seconds)
+    except BrokerAway:
+        watches.missed = True
+        raise
     watches.hear(wake.finished)
     if not wake.finished and seconds == LOOK_AGAIN:
-        ids = list(watches.open)
-        watches.note(ids, await broker.get(ids, watch=watches.name))
+        await _look(broker, watches)
+
+
+async def _look(broker: Broker, watches: Watches) -> None:
+    ids = list(watches.open)
+    watches.note(ids, await broker.get(ids, watch=watches.name))
+    watches.missed = False
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

@@ -46,6 +46,8 @@ class Watches:
         self.name = f"w-{secrets.token_hex(8)}"
         """What the broker knows the link by."""
         self.open: dict[str, dict[Watching, None]] = {}
+        self.missed = False
+        """A wait broke off: word that it may have heard is gone, so the jobs must be read."""
 
     def expect(self, watching: Watching, ids: Iterable[str]) -> None:
         for id in ids:
