@@ -207,6 +207,8 @@ class Executor:
                 await self._open()
             if self._renew_due or self._reports.of(self._session.unsent):
                 await self._renew()
+                if self._reports.of(self._session.unsent):  # said, and over, while that was on its way
+                    await self._renew()
             await self._settle_and_take()
         except SessionOver:
             self._lose_session()
@@ -252,7 +254,8 @@ class Executor:
         if self._burst:
             self._voice.idle(self._hungry and not self._runs and not session.unsent)
 
-    def _settled(self, replies: Iterable[tuple[Outcome, Settled]]) -> None:
+    def _settled(self, replies: list[tuple[Outcome, Settled]]) -> None:
+        self._reports.drop((outcome.id, outcome.run) for outcome, _ in replies)
         for outcome, reply in replies:
             if reply.verdict is _REFUSED and outcome.kind is not OutcomeKind.GIVE_BACK:
                 log.info(
@@ -271,12 +274,13 @@ class Executor:
         self._voice.started(session.name, session.epoch, tasks)
 
     async def _renew(self) -> None:
-        reports = self._reports.fetch()
+        reports, session = self._reports.fetch(), self._session
         self._renew_due = False
         try:
-            heard = await self._session.renew(reports.items())
+            heard = await session.renew(reports.items())
         except BaseException:
-            self._reports.put_back(reports)
+            if session is self._session:
+                self._reports.put_back(reports)
             self._renew_due = True
             raise
         self._renew_at = self._loop.time() + self._settings.heartbeat / 1000
@@ -394,7 +398,8 @@ class Executor:
     # what runs say
 
     def reported(self, live: Live, progress: Progress) -> None:
-        self._reports.add(live.ref, progress)
+        if live.why is not Why.LOST:
+            self._reports.add(live.ref, progress)
 
     def beaten(self, live: Live) -> None:
         if not live.overdue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dray.broker.verbs import Ref
@@ -53,6 +53,12 @@ class Reports:
     def put_back(self, reports: dict[Ref, Progress]) -> None:
         for ref, progress in reports.items():
             self._waiting.setdefault(ref, progress)
+
+    def drop(self, refs: Iterable[Ref]) -> None:
+        """These are settled: nobody listens any more."""
+        if self._waiting:
+            for ref in refs:
+                self._waiting.pop(ref, None)
 
     def clear(self) -> None:
         self._waiting.clear()
