@@ -53,15 +53,15 @@ def test_each_thread_has_a_link_of_its_own_and_keeps_it(app: App, add: Any) -> N
 
     def look() -> None:
         add.enqueue(1)
-        first = app.client._thread_link()
+        first = app.client.thread_link()
         add.enqueue(2)
-        links.append(first if first is app.client._thread_link() else None)
+        links.append(first if first is app.client.thread_link() else None)
 
     for thread in [threading.Thread(target=look) for _ in range(3)]:
         thread.start()
         thread.join()
     assert None not in links
-    assert len({id(link) for link in [*links, app.client._thread_link()]}) == 4
+    assert len({id(link) for link in [*links, app.client.thread_link()]}) == 4
 
 
 def test_a_thread_that_ends_takes_its_connection_and_its_bell_with_it(
@@ -148,7 +148,7 @@ def test_tasks_that_open_the_link_of_a_loop_together_share_one(app: App, add: An
 
     async def main() -> set[int]:
         await asyncio.gather(*[add.aenqueue(n) for n in range(5)])
-        return {id(await app.client._loop_link()) for _ in range(3)}
+        return {id(await app.client.loop_link()) for _ in range(3)}
 
     assert len(asyncio.run(main())) == 1
     assert opened == 5, "who came too late let go of his"
@@ -326,11 +326,11 @@ def in_child(body: Callable[[], object]) -> str:
 def test_parent_and_child_both_go_on_after_a_fork(app: App, add: Any) -> None:
     mine = add.enqueue(1)
     asyncio.run(add.aenqueue(2))
-    parents = app.client._thread_link()
+    parents = app.client.thread_link()
 
     def child() -> None:
         assert mine.status() == "ready"
-        link = app.client._thread_link()
+        link = app.client.thread_link()
         assert link is not parents
         assert link.broker is not parents.broker
         for n in range(10):
@@ -341,7 +341,7 @@ def test_parent_and_child_both_go_on_after_a_fork(app: App, add: Any) -> None:
 
     for _ in range(2):
         assert in_child(child) == ""
-        assert app.client._thread_link() is parents
+        assert app.client.thread_link() is parents
         add.enqueue(3)
     kept = 2 + 2 if app.settings.broker_url == "memory://" else 2 + 2 + 22
     assert len(app.jobs.find(limit=None)) == kept, "a store in memory is each process's own"
@@ -357,11 +357,11 @@ def test_a_child_uses_no_connection_that_it_inherited(sqlite_app: App, tmp_path:
     with pytest.raises(JobTimeout):
         job.get(timeout=0.01)
     assert len(open_files(tmp_path)) >= 3, "database, log and bell"
-    parents = app.client._thread_link().broker._database._connection  # type: ignore[attr-defined]
+    parents = app.client.thread_link().broker._database._connection  # type: ignore[attr-defined]
 
     def child() -> None:
         app.enqueue("add", 2)
-        database = app.client._thread_link().broker._database  # type: ignore[attr-defined]
+        database = app.client.thread_link().broker._database  # type: ignore[attr-defined]
         assert database._connection is not parents
         with pytest.raises(Exception, match="closed"):
             parents.execute("SELECT 1")

@@ -419,7 +419,7 @@ def test_leaving_as_completed_early_leaves_nothing_behind(memory_app: App) -> No
         hand.succeed(hand.one())
     for _job in as_completed(jobs):
         break
-    link = app.client._thread_link()
+    link = app.client.thread_link()
     assert link._watches.open == {}
 
     async def main() -> None:
@@ -427,7 +427,7 @@ def test_leaving_as_completed_early_leaves_nothing_behind(memory_app: App) -> No
         async for _job in over:
             break
         await over.aclose()  # type: ignore[attr-defined]
-        link = await app.client._loop_link()
+        link = await app.client.loop_link()
         assert link._watches.open == {}
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 1
@@ -460,6 +460,38 @@ def test_many_jobs_are_waited_for_in_time_that_grows_with_their_number_only(memo
         return results
 
     assert asyncio.run(main()) == [1] * 3000
+
+
+def test_an_end_that_is_heard_before_the_first_reading_comes_back_is_not_lost(memory_app: App) -> None:
+    app = memory_app
+    task = app.task(name="t")(lambda: 1)
+    inner = app.client.open
+
+    async def open(blocking: bool) -> Any:
+        broker: Any = await inner(blocking)
+        get = broker.get
+
+        async def slowly(ids: Any, **options: Any) -> Any:
+            records = await get(ids, **options)
+            if options:
+                await asyncio.sleep(0.05)
+            return records
+
+        broker.get = broker.get if blocking else slowly
+        return broker
+
+    app.client.open = open
+
+    async def main() -> tuple[Any, ...]:
+        first, second = await app.aenqueue_many([task.call(), task.call()])
+        waits = [asyncio.create_task(first.aget(timeout=20))]
+        await asyncio.sleep(0.08)  # somebody listens
+        waits.append(asyncio.create_task(second.aget(timeout=20)))
+        await asyncio.sleep(0.01)  # read, but the answer is still on its way
+        finish(app)
+        return tuple(await asyncio.gather(*waits))
+
+    assert asyncio.run(main()) == (1, 1)
 
 
 # no polling, one connection

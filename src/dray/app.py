@@ -12,7 +12,7 @@ from inspect import isasyncgenfunction, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from uuid_utils import uuid7
 
 from dray.broker import Broker
@@ -295,9 +295,10 @@ class App:
         return JobHandle(self, accepted.id, job.task, job.queue, duplicate=duplicate)
 
     def _durability(self, call: Call[Any]) -> Durability | None:
-        task, chosen = self.tasks.get(call.task), call.options.durability
-        if not isinstance(chosen, UnsetType):
+        chosen = call.options.durability
+        if chosen is not UNSET:
             return chosen
+        task = self.tasks.get(call.task)
         if task is not None and task.options.durability is not None:
             return task.options.durability
         return "full" if self.settings.durability == "full" else None

@@ -67,7 +67,7 @@ class Link(Protocol):
         """Read jobs into `watching`; from the same step on it is told of the end of each, until `unwatch`."""
         ...
 
-    async def ended(self, watching: Watching, timeout: float | None) -> set[str]:
+    async def ended(self, watching: Watching, timeout: float | None) -> list[str]:
         """Those of its jobs that have ended, each told once, as soon as there are any; empty in the end."""
         ...
 
@@ -98,7 +98,7 @@ class BlockingLink:
     async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
         await _watch(self.broker, self._watches, watching, ids)
 
-    async def ended(self, watching: Watching, timeout: float | None) -> set[str]:
+    async def ended(self, watching: Watching, timeout: float | None) -> list[str]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not watching.over:
             left = LOOK_AGAIN if deadline is None else min(LOOK_AGAIN, deadline - time.monotonic())
@@ -172,7 +172,7 @@ class AwaitedLink:
     async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
         await _watch(self.broker, self._watches, watching, ids)
 
-    async def ended(self, watching: Watching, timeout: float | None) -> set[str]:
+    async def ended(self, watching: Watching, timeout: float | None) -> list[str]:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while not watching.over and (deadline is None or loop.time() < deadline):
@@ -299,7 +299,7 @@ class Client:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation to its end, here."""
-        return run_blocking(operation(self._thread_link(), *args, **kwargs))
+        return run_blocking(operation(self.thread_link(), *args, **kwargs))
 
     async def run(
         self,
@@ -308,9 +308,10 @@ class Client:
         **kwargs: P.kwargs,
     ) -> T:
         """Await an operation on the running loop."""
-        return await operation(await self._loop_link(), *args, **kwargs)
+        return await operation(await self.loop_link(), *args, **kwargs)
 
-    def _thread_link(self) -> BlockingLink:
+    def thread_link(self) -> BlockingLink:
+        """The link of the calling thread."""
         link: BlockingLink | None = getattr(self._local, "link", None)
         if link is None or link.process is not _process or not link.close.alive:
             if link is not None:
@@ -320,7 +321,8 @@ class Client:
             link = self._local.link = BlockingLink(run_blocking(self.open(True)))
         return link
 
-    async def _loop_link(self) -> AwaitedLink:
+    async def loop_link(self) -> AwaitedLink:
+        """The link of the running loop."""
         loop = asyncio.get_running_loop()
         link = self._loops.get(loop)
         if link is None or link.process is not _process:

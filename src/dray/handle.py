@@ -134,16 +134,16 @@ async def _ends(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, R
     try:
         await link.watch(watching, list(pending))
         over = {id for id, record in watching.records.items() if _is_over(record)}
-        watching.over -= over
         while True:
             for id in over:
                 pending.pop(id, None)
+                watching.over.pop(id, None)
             if not pending:
                 return watching.records
             ended = await link.ended(watching, None if deadline is None else deadline - link.time())
             if not ended:
                 raise await _not_yet(link, pending, timeout)
-            over = await _read_ends(link, watching, list(ended))
+            over = await _read_ends(link, watching, ended)
     finally:
         link.unwatch(watching)
 
@@ -300,7 +300,7 @@ async def _start_watching(
     return link, deadline
 
 
-async def _next_over(_: Link, link: Link, watching: Watching, deadline: float | None) -> set[str]:
+async def _next_over(_: Link, link: Link, watching: Watching, deadline: float | None) -> list[str]:
     """Those over since the last call, told by the link that it began with."""
     over = await link.ended(watching, None if deadline is None else deadline - link.time())
     if not over:

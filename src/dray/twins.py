@@ -8,11 +8,11 @@ the same signature without the link:
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from dray.broker.verbs import run_blocking
 from dray.client import Client, Link
 
 P = ParamSpec("P")
@@ -32,7 +32,7 @@ def blocks(operation: Operation[S, P, T]) -> Callable[Concatenate[S, P], T]:
     """The twin that blocks the calling thread."""
 
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.client.block(functools.partial(operation, self), *args, **kwargs)
+        return run_blocking(operation(self, self.client.thread_link(), *args, **kwargs))
 
     return _named(call, operation, "")
 
@@ -41,7 +41,7 @@ def awaits(operation: Operation[S, P, T]) -> Callable[Concatenate[S, P], Corouti
     """The twin that is awaited."""
 
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.client.run(functools.partial(operation, self), *args, **kwargs)
+        return await operation(self, await self.client.loop_link(), *args, **kwargs)
 
     return _named(call, operation, "a")
 

@@ -18,20 +18,20 @@ class Watching:
     def __init__(self) -> None:
         self.records: dict[str, Record | None] = {}
         """How each stood when it was last read."""
-        self.over: set[str] = set()
-        """Those that have ended, since they were last asked for."""
+        self.over: dict[str, None] = {}
+        """Those that have ended since they were last asked for, in the order in which that was heard."""
         self.open: set[str] = set()
         """Those whose end is yet to come."""
         self.woken: Callable[[], None] | None = None
 
-    def take(self) -> set[str]:
+    def take(self) -> list[str]:
         """Those that have ended; each is told once."""
-        over, self.over = self.over, set()
+        over, self.over = list(self.over), {}
         return over
 
     def tell(self, id: str) -> None:
         self.open.discard(id)
-        self.over.add(id)
+        self.over[id] = None
         self.wake()
 
     def wake(self) -> None:
