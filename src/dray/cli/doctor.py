@@ -9,7 +9,7 @@ import click
 
 from dray.app import App
 from dray.broker import SCHEMES
-from dray.cli import checkup, checkup_sqlite
+from dray.cli import checkup, checkup_redis, checkup_sqlite
 from dray.cli.checkup import Finding
 from dray.cli.opening import app_path, nameless, namespace_here, options, point, settings_here, store_file
 from dray.cli.output import Column, colored, say, say_json, say_table
@@ -131,6 +131,8 @@ def _store(app: App, named: bool) -> Iterator[Finding]:
         yield from checkup_sqlite.check_file(settings)
     yield Finding("broker", "ok", place)
     try:
+        if scheme != "sqlite":
+            yield from checkup_redis.check_servers(settings)
         yield from _inside(app, named)
     except DrayError as error:
         yield Finding(
