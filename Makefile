@@ -8,6 +8,7 @@
 
 PYTHON ?=
 QUICK ?=
+WHAT ?= sqlite worker peers
 SEED ?=
 SECONDS ?= 30
 CHAOS_JOBS ?= 100000
@@ -54,8 +55,8 @@ chaos: $(READY) ## kill real producers, executors and supervisors, then count (C
 	DRAY_CHAOS_JOBS=$(CHAOS_JOBS) $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest tests/test_chaos.py -x -q
 	DRAY_CHAOS_JOBS=20000 $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest tests/test_sqlite_processes.py -k kill -x -q
 
-bench: $(READY) ## measure the embedded broker against a bare loop of the same SQL (QUICK=1 for a short look)
-	$(RUN) -m bench.sqlite $(if $(QUICK),--quick)
+bench: $(READY) ## measure against bare loops and other task queues (QUICK=1: a look; WHAT=sqlite|worker|peers)
+	for one in $(WHAT); do $(RUN) -m bench.$$one $(if $(QUICK),--quick) || exit 1; done
 
 wheel: $(READY) ## build dist/*.whl with what is installed
 	$(RUN) -m hatchling build -t wheel

@@ -1,8 +1,8 @@
 """What runs inside a subject's environment: the driver, and what its jobs write down. Standard library only.
 
 `python -m bench.peers.inside MODULE` imports a module of bench/peers/subjects, makes its `Producer`, and
-obeys lines of JSON on stdin, each answered by one line on stdout. A job's number tells its phase and its place
-in it; jobs leave their marks in files of their process, which the bench reads from outside.
+obeys lines of JSON on stdin, each answered by one line on stdout. A job's number tells its phase and its
+place in it; jobs leave their marks in files of their process, which the bench reads from outside.
 """
 
 from __future__ import annotations
