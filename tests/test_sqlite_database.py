@@ -323,6 +323,32 @@ put(db, "still here"); say(bodies(db))
     assert done(parent) == "['parent', 'still here']"
 
 
+def test_a_fork_beside_threads_that_write_neither_hangs_nor_loses_anything(path: Path, layout: Path) -> None:
+    code = """
+import threading
+over, written = threading.Event(), []
+def thread(n):
+    mine = opened()
+    while not over.is_set():
+        put(mine, f"thread {n}"); written.append(n)
+    mine.close()
+threads = [threading.Thread(target=thread, args=(n,)) for n in range(3)]
+for t in threads: t.start()
+db = opened()
+for n in range(25):
+    if not (child := os.fork()):
+        put(db, f"child {n}"); os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    put(db, "main")
+over.set()
+for t in threads: t.join()
+found = bodies(db)
+say([found.count("main"), sum(body.startswith("child") for body in found), len(found) - 50 == len(written)])
+"""
+    output = done(start("import warnings; warnings.simplefilter('ignore')" + code, path, layout))
+    assert output == "[25, 25, True]"
+
+
 def test_a_child_forked_inside_a_transaction_refuses_and_the_parent_goes_on(path: Path, layout: Path) -> None:
     code = """
 import threading

@@ -31,6 +31,8 @@ from dray.broker.sqlite.place import companions, create_file, inode_of, mounts, 
 from dray.errors import BrokerAway, BrokerBusy, BrokerError, BrokerFull, BrokerGone, InvalidInput
 
 OLDEST_SQLITE: Final = (3, 35, 0)
+FORK_PATIENCE: Final = 1.0
+"""Seconds that a fork waits for another thread's transaction."""
 LOOK_EVERY: Final = 0.01
 """Seconds between looks at the -wal and -shm files; the database file itself is looked at every time."""
 
@@ -45,6 +47,8 @@ _process = object()
 """Replaced in a forked child: cheaper to compare than `os.getpid()`, which is a system call."""
 _opening = threading.Lock()
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_held: list[Database] = []
+"""Whose locks are held around a fork: a child that inherits SQLite in the middle of a call hangs in it."""
 _abandoned: list[sqlite3.Connection] = []
 _unsafe: set[tuple[int, int]] = set()
 
@@ -79,6 +83,7 @@ class Database:
         self._wal = f"{path}-wal"
         self._connection: sqlite3.Connection | None = None
         self._closed = self._active = False
+        self._in_use = threading.RLock()
         self._process, self._thread = _process, threading.get_ident()
         self._device = self._inode = 0
         self._companions: tuple[int | None, int | None] = (None, None)
@@ -150,6 +155,7 @@ class Database:
             await self._pause(patience.next())
 
     def _run(self, connection: sqlite3.Connection, begin: str | None, work: Work[T]) -> T:
+        self._in_use.acquire()
         self._active = True
         try:
             if begin is None:
@@ -166,6 +172,7 @@ class Database:
             raise
         finally:
             self._active = False
+            self._in_use.release()
 
     def _run_as(
         self, durability: Durability, connection: sqlite3.Connection, begin: str | None, work: Work[T]
@@ -314,7 +321,7 @@ class Database:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
+            with self._in_use, contextlib.suppress(sqlite3.Error):
                 connection.close()
 
     def _disown(self) -> None:
@@ -343,12 +350,28 @@ def _leave_to_parent() -> None:
             database._disown()
 
 
+def _before_fork() -> None:
+    """Wait until no other thread is inside SQLite; one that stays there is left to `_disown`."""
+    _opening.acquire()
+    _held.extend(one for one in list(_databases) if one._in_use.acquire(timeout=FORK_PATIENCE))
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop()._in_use.release()
+    _opening.release()
+
+
 def _forked() -> None:
-    global _process, _opening
-    _process, _opening = object(), threading.Lock()
+    global _process
+    _process = object()
+    for database in _databases:
+        if database not in _held:
+            database._in_use = threading.RLock()  # its thread does not exist here, and will not let go
+    _after_fork()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forked)
 
 
 class Patience:
