@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -32,7 +33,8 @@ def app() -> App:
 def judged(app: App, live: Live) -> Outcome:
     if live.task.is_async:
         return run(perform(judge_of(app), live, call_here))
-    return perform_here(judge_of(app), live)
+    # In a context of its own, as in a thread of the pool: or the run would stay the current one of all tests.
+    return copy_context().run(perform_here, judge_of(app), live)
 
 
 def failing(app: App, error: BaseException, **options: Any) -> Callable[..., Live]:
