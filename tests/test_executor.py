@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from workshop import Flaky, at_work, ended, run, until, when
+from workshop import PATIENCE, Flaky, at_work, ended, run, until, when
 
 from dray.app import App
 from dray.broker.memory import MemoryBroker
@@ -1006,3 +1006,18 @@ def test_it_runs_on_a_virtual_clock_without_threads() -> None:
     assert runs.count("slow") == 2
     assert runs.count("plain") == 1
     assert 120 <= took < 140
+
+
+def test_a_plain_task_that_waits_for_another_job_gives_back_its_slot(tmp_path: Path) -> None:
+    """One slot, and jobs that wait for jobs that wait for jobs: nobody waits for ever."""
+    app = App("t", broker=f"sqlite:///{tmp_path / 'jobs.db'}", concurrency=1)
+
+    @app.task
+    def depth(n: int) -> int:
+        return 0 if n == 0 else 1 + depth.enqueue(n - 1).get(timeout=PATIENCE)
+
+    async def main() -> int:
+        async with at_work(app):
+            return await depth.enqueue(3).aget(timeout=PATIENCE)
+
+    assert run(main()) == 3

@@ -18,7 +18,7 @@ from uuid_utils import uuid7
 from dray.broker import Broker
 from dray.broker.verbs import Accepted
 from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options
-from dray.client import Client, Link, forbid_on_worker_loop, giving_back_slot, opener
+from dray.client import Client, Link, forbid_on_worker_loop, opener, while_waiting
 from dray.codec import Codecs
 from dray.context import CURRENT, Context
 from dray.enqueuing import EnqueueMiddleware, through, through_many
@@ -275,7 +275,8 @@ class App:
             return refused
         if link.blocking:
             forbid_on_worker_loop("waiting for room in a full queue", "await ….aenqueue()")
-        return await giving_back_slot(self._knock(link, job, durability))
+        with while_waiting():
+            return await self._knock(link, job, durability)
 
     async def _knock(self, link: Link, job: Job, durability: Durability | None) -> Accepted:
         tries = 0

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -354,10 +354,7 @@ def forbid_on_worker_loop(call: str, twin: str) -> None:
         raise WouldBlock(call, twin)
 
 
-async def giving_back_slot(wait: Awaitable[T]) -> T:
-    """Await something; a job that does so does not use its worker's slot meanwhile."""
+def while_waiting() -> contextlib.AbstractContextManager[None]:
+    """Inside it, a job that waits does not use its worker's slot; elsewhere it means nothing."""
     running = CURRENT.get()
-    if running is None:
-        return await wait
-    with running.waiting():
-        return await wait
+    return contextlib.nullcontext() if running is None else running.waiting()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dray.broker.verbs import Cancel, Ids, JobAction, Retry
 from dray.call import Duration
-from dray.client import Client, Link, forbid_on_worker_loop, giving_back_slot
+from dray.client import Client, Link, forbid_on_worker_loop, while_waiting
 from dray.duration import format_duration, parse_duration
 from dray.errors import (
     DecodeError,
@@ -74,7 +74,7 @@ class JobHandle(Generic[R]):
         return result
 
     async def aget(self, timeout: Timeout = None) -> R:
-        result: R = await giving_back_slot(self.client.run(_result, self, timeout))
+        result: R = await self.client.run(_result, self, timeout)
         return result
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -140,7 +140,8 @@ async def _ends(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, R
                 watching.over.pop(id, None)
             if not pending:
                 return watching.records
-            ended = await link.ended(watching, None if deadline is None else deadline - link.time())
+            with while_waiting():
+                ended = await link.ended(watching, None if deadline is None else deadline - link.time())
             if not ended:
                 raise await _not_yet(link, pending, timeout)
             over = await _read_ends(link, watching, ended)
@@ -252,7 +253,7 @@ async def agather(
     jobs = list(jobs)
     if not jobs:
         return []
-    return await giving_back_slot(_app_of(jobs).client.run(_gather, jobs, timeout, return_exceptions))
+    return await _app_of(jobs).client.run(_gather, jobs, timeout, return_exceptions)
 
 
 def as_completed(jobs: Iterable[JobHandle[R]], timeout: Timeout = None) -> Iterator[JobHandle[R]]:
@@ -286,7 +287,7 @@ async def aas_completed(jobs: Iterable[JobHandle[R]], timeout: Timeout = None) -
     link, deadline = await client.run(_start_watching, watching, list(pending), timeout)
     try:
         while pending:
-            for id in await giving_back_slot(client.run(_next_over, link, watching, deadline)):
+            for id in await client.run(_next_over, link, watching, deadline):
                 yield pending.pop(id)
     finally:
         link.unwatch(watching)
@@ -302,7 +303,8 @@ async def _start_watching(
 
 async def _next_over(_: Link, link: Link, watching: Watching, deadline: float | None) -> list[str]:
     """Those over since the last call, told by the link that it began with."""
-    over = await link.ended(watching, None if deadline is None else deadline - link.time())
+    with while_waiting():
+        over = await link.ended(watching, None if deadline is None else deadline - link.time())
     if not over:
         id = next(iter(watching.open))
         left = len(watching.open)
