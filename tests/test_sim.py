@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 
+import broken_parts
 import pytest
 from broken import BUGS
 
-from dray.broker.memory import MemoryBroker
+from dray.job import Outcome, OutcomeKind
 from dray.testing import sim
 from dray.testing.sim.plan import Plan, draw, from_text, smaller, to_text
+from dray.worker.executor import Executor
+from dray.worker.live import Live
 
 SEEDS_MAX = 100
 """How many seeds a planted bug may take to be found."""
@@ -165,20 +168,28 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     assert first == digests("2")
 
 
-@pytest.mark.parametrize("broken", BUGS, ids=lambda broken: broken.__name__)
-def test_a_planted_bug_is_found(broken: type[MemoryBroker]) -> None:
+PLANTED: dict[str, tuple[sim.Parts, frozenset[str]]] = {
+    broker.__name__: (sim.Parts(broker=broker), invariants) for broker, invariants in BUGS.items()
+} | broken_parts.BUGS
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.timeout(1200)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    parts, invariants = PLANTED[bug]
     for seed in range(SEEDS_MAX):
-        report = sim.simulate(seed, broken)
-        if report.invariant in BUGS[broken]:
-            print(f"{broken.__name__}: seed {seed} ({seed + 1} tried), {report.invariant}: {report.message}")
+        report = sim.simulate(seed, parts)
+        if report.invariant in invariants:
+            print(f"{bug}: seed {seed} ({seed + 1} tried), {report.invariant}: {report.message}")
             return
         assert report.ok, report.text()
-    pytest.fail(f"{broken.__name__} was not found in {SEEDS_MAX} seeds")
+    pytest.fail(f"{bug} was not found in {SEEDS_MAX} seeds")
 
 
-def test_a_failing_seed_replays_and_shrinks() -> None:
-    broken = next(iter(BUGS))
-    found = sim.explore(seeds=range(SEEDS_MAX), broker_factory=broken)
+@pytest.mark.parametrize("bug", ["SettlesAnyRun", "TakesAnewAfterLoss"])
+def test_a_failing_seed_replays_and_shrinks(bug: str) -> None:
+    broken, _ = PLANTED[bug]
+    found = sim.explore(seeds=range(SEEDS_MAX), parts=broken)
     assert found.failure is not None
     assert found.shrunk is not None
     assert found.shrunk.invariant == found.failure.invariant
@@ -192,8 +203,27 @@ def _size(plan: Plan) -> int:
     return plan.jobs + plan.workers + plan.producers + plan.operators + plan.watchers + len(plan.features)
 
 
+def test_jobs_come_to_everything_that_a_run_can_come_to() -> None:
+    """The stage would not notice executors that settle nothing but successes: count what really came."""
+    kinds: dict[OutcomeKind, int] = {}
+    places: dict[str, int] = {}
+
+    class Counting(Executor):
+        def _ended(self, live: Live, outcome: Outcome) -> None:
+            kinds[outcome.kind] = kinds.get(outcome.kind, 0) + 1
+            place = type(live.runner._runner).__name__  # type: ignore[attr-defined]
+            places[place] = places.get(place, 0) + 1
+            super()._ended(live, outcome)
+
+    for seed in range(100, 120):
+        report = sim.simulate(seed, sim.Parts(executor=Counting))
+        assert report.ok, report.text()
+    assert set(kinds) == set(OutcomeKind)
+    assert set(places) == {"OnLoop", "Threads", "Children"}
+
+
 @pytest.mark.timeout(3600)
-def test_the_reference_broker_keeps_every_promise() -> None:
+def test_every_seed_keeps_every_promise() -> None:
     seconds = float(os.environ.get("DRAY_SIM_SECONDS", "60"))
     found = sim.explore(seconds=seconds, processes=os.cpu_count() or 1)
     print(f"{found.seeds} seeds in {found.seconds:.1f} s")

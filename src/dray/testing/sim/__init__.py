@@ -37,11 +37,13 @@ and should draw random numbers from a generator it is given.
 from dray.testing.sim.explorer import Found, Report, explore, shrink, simulate
 from dray.testing.sim.lives import Violation
 from dray.testing.sim.loop import Deadlock, Process, VirtualLoop, run
+from dray.testing.sim.parts import Parts
 from dray.testing.sim.plan import Plan, draw
 
 __all__ = [
     "Deadlock",
     "Found",
+    "Parts",
     "Plan",
     "Process",
     "Report",

@@ -1,11 +1,10 @@
-"""Everyone who is not a worker: producers, watchers, readers, sweepers, operators, leaders, tickers."""
+"""Those who talk to the broker directly: readers, sweepers, operators, leaders, tickers."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Final
 
 from dray.broker.verbs import (
     Broker,
@@ -14,7 +13,6 @@ from dray.broker.verbs import (
     DocWrite,
     Entry,
     Ids,
-    Interest,
     JobAction,
     Pause,
     Query,
@@ -27,79 +25,38 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
-from dray.errors import BrokerAway, InvalidInput
+from dray.errors import BrokerAway
 from dray.job import Job, State
-from dray.testing.sim.lives import Violation
-from dray.testing.sim.orders import QUEUES, TASKS, Author
+from dray.testing.sim.lives import Life, Violation
+from dray.testing.sim.loop import Process
+from dray.testing.sim.orders import QUEUES
 from dray.testing.sim.plan import Plan
+from dray.testing.sim.script import TASKS, Script
+from dray.worker.duties import Duties
+from dray.worker.lifeline import Lifeline
 
-FOREVER: Final = 100_000.0
+
+class Wait:
+    """Somebody waits for the end of these jobs."""
+
+    def __init__(self, process: Process, ids: list[str], since: float) -> None:
+        self.process, self.ids, self.since = process, ids, since
 
 
 class Board:
     """What the actors of one simulation share: which ids were used, what is being watched, who leads."""
 
-    def __init__(self, plan: Plan, clock: Callable[[], int]) -> None:
-        self.plan = plan
-        self.clock = clock
+    def __init__(self, plan: Plan, clock: Callable[[], int], lives: dict[str, Life], ever: set[str]) -> None:
+        self.plan, self.clock = plan, clock
+        self.lives, self.ever = lives, ever
         self.left = plan.jobs
         self.closing = False
         self.ids: list[str] = []
-        self.unheard: dict[str, str] = {}
-        """Watcher → the job whose end it has not heard of yet."""
+        self.waits: dict[str, Wait] = {}
+        """Who waits for the ends of which jobs, just now."""
         self.read: dict[str, list[Entry]] = {}
         self.leader: tuple[str, int, float] = ("", 0, 0.0)
         self.ticks: dict[int, str] = {}
-
-
-async def produce(board: Board, name: str, broker: Broker, dice: random.Random, author: Author) -> None:
-    """Puts what the author makes up, each order until it is answered."""
-    while board.left > 0:
-        order = author.order(board.left)
-        board.left -= len(order)
-        board.ids += [job.id for job in order]
-        await _put(broker, order, dice)
-        await asyncio.sleep(dice.uniform(0, board.plan.horizon / max(board.plan.jobs, 1)))
-
-
-async def _put(broker: Broker, order: list[Job], dice: random.Random) -> None:
-    while True:
-        try:
-            await broker.put(order)
-            return
-        except BrokerAway:
-            await asyncio.sleep(dice.uniform(0.01, 1))
-        except InvalidInput:
-            return
-
-
-async def watch(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
-    """Waits for the end of one job after the other; it must always hear it."""
-    board.unheard.pop(name, None)
-    while not board.closing:
-        await asyncio.sleep(dice.uniform(0.1, 3))
-        if board.ids:
-            id = dice.choice(board.ids)
-            board.unheard[name] = id
-            heard = False
-            while not heard:
-                heard = await _hear(broker, name, id)
-                await asyncio.sleep(dice.uniform(0, 0.5))
-            del board.unheard[name]
-
-
-async def _hear(broker: Broker, name: str, id: str) -> bool:
-    """Whether the end is known. Whoever missed a message reads again; whoever did not never polls."""
-    try:
-        (record,) = await broker.get([id], watch=name)
-        if record is None or record.state.finished:
-            return True
-        while True:
-            wake = await broker.wait(Interest(watcher=name), FOREVER)
-            if id in wake.finished:
-                return True
-    except BrokerAway:
-        return False
 
 
 async def read(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
@@ -121,26 +78,20 @@ async def read(board: Board, name: str, broker: Broker, dice: random.Random) -> 
 
 
 async def sweep(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
-    """After being out of contact for a lease it must not judge others for as long."""
-    loop = asyncio.get_running_loop()
-    contact, judge = loop.time(), loop.time()
-    while True:
-        if loop.time() - contact > board.plan.lease:
-            judge = loop.time() + board.plan.lease
-        try:
-            swept = await broker.sweep(dice.choice([2, 1000]), lapse=loop.time() >= judge)
-            contact = loop.time()
-        except BrokerAway:
-            swept = None
-        await asyncio.sleep(0.05 if swept is not None and swept.more else dice.uniform(0.5, 1.5))
+    """The duties of a worker, under a hold."""
+    time, lease = asyncio.get_running_loop().time, board.plan.lease
+    line = Lifeline(broker, lease, wall=time, monotonic=time)
+    await Duties(line, name, lease=int(lease * 1000), interval=dice.choice([500, 1000])).run()
 
 
 async def operate(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
-    """Changes jobs and queues by hand. Does not insist."""
+    """Changes jobs and queues by hand, and sweeps in small steps. Does not insist."""
     while True:
         await asyncio.sleep(dice.uniform(0.1, 2.5))
         try:
-            if board.plan.has("scopes") and dice.random() < 0.3:
+            if dice.random() < 0.1:
+                await broker.sweep(2, lapse=dice.random() < 0.5)
+            elif board.plan.has("scopes") and dice.random() < 0.3:
                 await broker.edit(*_scope_edit(dice))
             elif board.plan.has("edits") and board.ids:
                 await _edit_jobs(board, broker, dice)
@@ -237,7 +188,7 @@ async def tick(board: Board, name: str, broker: Broker, dice: random.Random) -> 
             now = await broker.doc("schedule", "tick")
             number = int(now.doc.value) if now.doc is not None else 0
             version = now.doc.version if now.doc is not None else 0
-            job = Job(id=f"tick-{number}-by-{name}", task="plain", queue="a")
+            job = Job(id=f"tick-{number}-by-{name}", task="plain", queue="a", payload=Script().payload())
             when = DocWrite(kind="schedule", name="tick", value=b"%d" % (number + 1), expect_version=version)
             accepted = await broker.put([job], when=when)
         except BrokerAway:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from multiprocessing import get_context
+from typing import Any
 
-from dray.broker.memory import MemoryBroker
 from dray.testing.sim.lives import Violation
 from dray.testing.sim.loop import Deadlock, VirtualLoop
+from dray.testing.sim.parts import REAL, Parts
 from dray.testing.sim.plan import Plan, draw, smaller, to_text
 from dray.testing.sim.stage import Stage
 from dray.testing.sim.trace import to_text as line_to_text
@@ -66,7 +68,7 @@ class Report:
 
 def simulate(
     seed: int,
-    broker_factory: type[MemoryBroker] = MemoryBroker,
+    parts: Parts = REAL,
     *,
     plan: Plan | None = None,
     audit_every: int = AUDIT_EVERY,
@@ -75,8 +77,10 @@ def simulate(
     """Run one seed. The same arguments always give the same report."""
     plan = plan or draw(seed)
     loop = VirtualLoop(plan.seed)
-    stage = Stage(plan, loop, broker_factory, audit_every)
+    stage = Stage(plan, loop, parts, audit_every)
     violation: Violation | None = None
+    loop.set_exception_handler(lambda _, told: stage.fail(Violation("raised", _told(told))))
+    log = _Log(stage)
     try:
         loop.create_task(stage.play(), name="stage")
         loop.run_until_complete(stage.done)
@@ -85,8 +89,34 @@ def simulate(
     except Deadlock as found:
         violation = Violation("deadlock", str(found))
     finally:
+        log.close()
         loop.bury()
     return _report(plan, stage, violation, keep_trace)
+
+
+def _told(context: dict[str, Any]) -> str:
+    return f"{context['message']}: {context.get('exception')!r}"
+
+
+class _Log(logging.Handler):
+    """Worker code reports its own surprises in the log: those count, the rest is left unsaid."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(logging.ERROR)
+        self._stage, self._logger = stage, logging.getLogger("dray.worker")
+        self._before = self._logger.level, self._logger.propagate
+        self._logger.setLevel(logging.ERROR)
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self._stage.fail(Violation("raised", f"{record.getMessage()}: {record.exc_info[1]!r}"))
+
+    def close(self) -> None:
+        self._logger.removeHandler(self)
+        self._logger.level, self._logger.propagate = self._before
+        super().close()
 
 
 def _report(plan: Plan, stage: Stage, violation: Violation | None, keep_trace: bool) -> Report:
@@ -104,12 +134,10 @@ def _report(plan: Plan, stage: Stage, violation: Violation | None, keep_trace: b
     return replace(report, invariant=violation.invariant, message=violation.message, lines=lines)
 
 
-def shrink(
-    report: Report, broker_factory: type[MemoryBroker] = MemoryBroker, seconds: float = SHRINK_SECONDS
-) -> Report:
+def shrink(report: Report, parts: Parts = REAL, seconds: float = SHRINK_SECONDS) -> Report:
     """The smallest plan found in that time (of the wall) that violates the same invariant."""
     deadline = time.monotonic() + seconds
-    best = simulate(report.seed, broker_factory, plan=report.plan, audit_every=1)
+    best = simulate(report.seed, parts, plan=report.plan, audit_every=1)
     best = best if best.invariant == report.invariant else report
     better = True
     while better and time.monotonic() < deadline:
@@ -117,7 +145,7 @@ def shrink(
         for plan in smaller(best.plan):
             if time.monotonic() > deadline:
                 break
-            tried = simulate(plan.seed, broker_factory, plan=plan, audit_every=4)
+            tried = simulate(plan.seed, parts, plan=plan, audit_every=4)
             if tried.invariant == best.invariant:
                 best, better = tried, True
                 break
@@ -138,7 +166,7 @@ def explore(
     *,
     seconds: float | None = None,
     seeds: Iterable[int] | None = None,
-    broker_factory: type[MemoryBroker] = MemoryBroker,
+    parts: Parts = REAL,
     processes: int = 1,
     progress: Callable[[int, float], object] | None = None,
 ) -> Found:
@@ -147,14 +175,14 @@ def explore(
     deadline = None if seconds is None else start + seconds
     chunks = _chunks(iter(seeds) if seeds is not None else count())
     done, failure = 0, None
-    for ran, report in _results(chunks, broker_factory, processes, deadline):
+    for ran, report in _results(chunks, parts, processes, deadline):
         done += ran
         if progress is not None:
             progress(done, time.monotonic() - start)
         if report is not None:
             failure = report
             break
-    small = None if failure is None else shrink(failure, broker_factory)
+    small = None if failure is None else shrink(failure, parts)
     return Found(done, time.monotonic() - start, failure, small)
 
 
@@ -166,13 +194,13 @@ def _chunks(seeds: Iterator[int]) -> Iterator[list[int]]:
         yield chunk
 
 
-def _run_chunk(seeds: list[int], broker_factory: type[MemoryBroker]) -> Result:
+def _run_chunk(seeds: list[int], parts: Parts) -> Result:
     """How many were run, and the first that failed."""
     # Each run leaves circles behind, all at once: one collection per chunk is cheaper than many within.
     gc.disable()
     try:
         for ran, seed in enumerate(seeds, 1):
-            report = simulate(seed, broker_factory)
+            report = simulate(seed, parts)
             if not report.ok:
                 return ran, report
         return len(seeds), None
@@ -183,7 +211,7 @@ def _run_chunk(seeds: list[int], broker_factory: type[MemoryBroker]) -> Result:
 
 def _results(
     chunks: Iterator[list[int]],
-    broker_factory: type[MemoryBroker],
+    parts: Parts,
     processes: int,
     deadline: float | None,
 ) -> Iterator[Result]:
@@ -192,17 +220,17 @@ def _results(
 
     if processes <= 1:
         for chunk in chunks:
-            yield _run_chunk(chunk, broker_factory)
+            yield _run_chunk(chunk, parts)
             if not on_time():
                 return
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         running: set[Future[Result]] = set()
         for chunk in islice(chunks, processes * 2):
-            running.add(pool.submit(_run_chunk, chunk, broker_factory))
+            running.add(pool.submit(_run_chunk, chunk, parts))
         while running:
             ended, running = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
                 yield future.result()
                 if on_time() and (chunk := next(chunks, [])):
-                    running.add(pool.submit(_run_chunk, chunk, broker_factory))
+                    running.add(pool.submit(_run_chunk, chunk, parts))

@@ -37,6 +37,10 @@ class Process:
         self.cut_until = 0.0
         """Out of contact with the broker until then."""
         self.on_kill: list[Callable[[], object]] = []
+        self.troubled = 0.0
+        """When something last went wrong on its way to the broker, or with itself."""
+        self.context = Context()
+        self.context.run(PROCESS.set, self)
         self._loop = loop
         self._frozen: list[asyncio.Handle] | None = None
 
@@ -48,6 +52,13 @@ class Process:
         context = copy_context()
         context.run(PROCESS.set, self)
         return self._loop.create_task(main, name=self.name, context=context)
+
+    def call(self, act: Callable[..., object], *args: object, delay: float = 0.0) -> None:
+        """Let it do something, as if it had been told to; never if it is dead by then, later if frozen."""
+        self._loop.call_later(delay, act, *args, context=self.context)
+
+    def trouble(self, lasts: float = 0.0) -> None:
+        self.troubled = max(self.troubled, self._loop.time() + lasts)
 
     def kill(self) -> None:
         """No task of it ever resumes; nothing is cleaned up."""
@@ -65,6 +76,7 @@ class Process:
 
     def thaw(self) -> None:
         held, self._frozen = self._frozen, None
+        self.trouble()
         self._loop.make_ready(held or [])
 
     def admits(self, handle: asyncio.Handle) -> bool:
@@ -143,6 +155,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, /, **options: Any) -> asyncio.Task[Any]:
         self._made += 1
         options["name"] = options.get("name") or f"task {self._made}"
+        process, context = PROCESS.get(), options.get("context")
+        if process is not None and context is not None and PROCESS not in context:
+            context.run(PROCESS.set, process)  # a context of its own does not make it outlive its process
         task = _Task(self._made, coro, loop=loop, **options)
         self._tasks.append(task)
         return task

@@ -27,6 +27,8 @@ class Moves:
 
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}
+        self.ever: set[str] = set()
+        """Ids of all jobs there have been."""
         self.sittings: dict[str, Sitting] = {}
         self.claims = Claims()
         self.papers = Papers()
@@ -127,6 +129,7 @@ class Moves:
             held = self.lives[holder].state if holder in self.lives else State.NOT_FOUND
             raise Violation("keys", f"put although {holder} ({held}) has its key {job.key}", id)
         life = self.lives[id] = Life(job, now)
+        self.ever.add(id)
         call.notes.setdefault("created", []).append(id)
         self.claims.claim(job, now)
         for dependency in job.waits_for:
@@ -310,7 +313,7 @@ class Moves:
     def _deleted(self, call: Call, life: Life, event: Event, now: int) -> None:
         if call.verb != "put":
             _must_name(call, Delete, life.id)
-        elif any(job is life.origin for job in call.args[0]):
+        elif any(job == life.origin for job in call.args[0]):
             raise Violation("repeats", "a repeated put replaced the job it had made", life.id)
         elif life.last or not any(
             job.id == life.id and job.on_duplicate == "replace" for job in call.args[0]

@@ -7,30 +7,11 @@ from typing import Final
 
 import msgspec
 
-from dray.job import Job
+from dray.job import Job, Overflow
 from dray.testing.sim.plan import EPOCH, Plan
+from dray.testing.sim.script import BOUND, CAPPED, KEYED, PACE, RATE, Script
 
 QUEUES: Final = ("a", "b", "bounded")
-TASKS: Final = ("plain", "other", "capped", "keyed", "rated", "paced", "twin")
-CAPPED: Final = 2
-KEYED: Final = 1
-BOUND: Final = 3
-RATE: Final = "60/m+2"
-PACE: Final = "30/m+1"
-
-
-class Script(msgspec.Struct, frozen=True, array_like=True):
-    """How a job behaves, carried as its payload. `times`: on how many of its first runs it misbehaves."""
-
-    act: str = "succeed"
-    seconds: float = 0.1
-    times: int = 0
-    deaf: bool = False
-    """It does not stop when it is cancelled."""
-
-
-def script(job: Job) -> Script:
-    return msgspec.json.decode(job.payload, type=Script) if job.payload else Script()
 
 
 class Author:
@@ -43,7 +24,7 @@ class Author:
         self._made = 0
         self._ids: list[str] = []
         # Of one mind per seed, or the bound of the queue would depend on who came last.
-        self._drops = plan.dice("overflow").random() < 0.5
+        self.overflow: Overflow = plan.dice("overflow").choice(["raise", "drop-oldest", "wait"])
         taste = plan.dice("taste")
         # Limits only meet when many jobs want the same: each seed has a queue and a task it prefers.
         self._queues = self._prefer(list(QUEUES if plan.has("bounds") else QUEUES[:2]), taste)
@@ -82,7 +63,7 @@ class Author:
 
     def _job(self, waits_for: tuple[str, ...] = (), orphan: str = "cancel") -> Job:
         dice = self._dice
-        queue = dice.choice(self._queues)
+        queue, script = dice.choice(self._queues), self._script()
         fields: dict[str, object] = {
             "id": self._id(queue),
             "queue": queue,
@@ -92,10 +73,10 @@ class Author:
             "max_crashes": dice.choice([1, 2]),
             "waits_for": waits_for,
             "orphan": orphan,
-            "payload": msgspec.json.encode(self._script()),
+            "payload": script.payload(),
         }
         self._add_options(fields)
-        self._add_limits(fields)
+        self._add_limits(fields, script.lane)
         return Job(**fields)  # type: ignore[arg-type]  # built by name
 
     @staticmethod
@@ -114,14 +95,16 @@ class Author:
 
     def _script(self) -> Script:
         dice = self._dice
-        acts = ["succeed"] * 6 + ["fail"] * 3 + ["reject"]
+        acts = ["succeed"] * 6 + ["fail"] * 3 + ["reject", "again"]
         if self._plan.has("crashers"):
-            acts += ["crash", "child"]
+            acts += ["crash", "crash"]
+        if self._plan.has("asking"):
+            acts += ["ask", "ask"]
         act = dice.choice(acts)
         seconds = dice.choice([0.0, 0.01, 0.1, 0.5, 2.0]) if dice.random() < 0.85 else dice.uniform(5, 25)
         if act == "fail" and dice.random() < 0.5:
             seconds += 2.0
-        return Script(act, seconds, dice.randint(1, 3), dice.random() < 0.3)
+        return Script(act, seconds, dice.randint(1, 3), dice.random() < 0.3, dice.choice(["x", "y"]))
 
     def _add_options(self, fields: dict[str, object]) -> None:
         dice, plan = self._dice, self._plan
@@ -135,24 +118,24 @@ class Author:
             fields["key"] = dice.choice(["k1", "k2", "k3"])
             if dice.random() < 0.1:
                 fields["key_ttl"] = dice.choice([1000, 10_000])
-        if plan.has("once") and dice.random() < 0.4:
+        if plan.has("once") and dice.random() < (0.8 if "key" in fields else 0.3):
             fields["once"] = dice.choice([5000, 20_000, 60_000])
         if plan.has("replace") and dice.random() < 0.3:
             fields["on_duplicate"] = "replace"
 
-    def _add_limits(self, fields: dict[str, object]) -> None:
-        """Jobs of one task declare the same limits, so that what holds is never a matter of who came last."""
+    def _add_limits(self, fields: dict[str, object], lane: str) -> None:
+        """What the app says of its tasks."""
         match fields["task"]:
             case "capped":
                 fields["max_running"] = CAPPED
             case "keyed":
-                fields["max_running"], fields["running_key"] = KEYED, self._dice.choice(["x", "y"])
+                fields["max_running"], fields["running_key"] = KEYED, lane
             case "rated":
                 fields["rate"] = RATE
             case "paced":
-                fields["rate"], fields["rate_key"] = PACE, self._dice.choice(["u", "v"])
+                fields["rate"], fields["rate_key"] = PACE, lane
             case "twin":
                 fields["speculate"] = True
         if fields["queue"] == "bounded":
             fields["max_ready"] = BOUND
-            fields["overflow"] = "drop-oldest" if self._drops else "raise"
+            fields["overflow"] = self.overflow

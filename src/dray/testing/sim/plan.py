@@ -24,6 +24,7 @@ FEATURES: Final = (
     "flows",
     "speculate",
     "crashers",
+    "asking",
     "edits",
     "scopes",
     "prune",

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from dray.broker.memory import MemoryBroker
-from dray.broker.verbs import Beat, Filter, Limits, Resume, Scope, SetLimits
-from dray.errors import BrokerAway
+from dray.app import App
+from dray.broker.verbs import Beat, Cancel, Filter, Ids, Limits, Resume, Scope, SetLimits
 from dray.job import Job, Outcome, OutcomeKind, State
 from dray.policy import Retention
+from dray.settings import Settings
+from dray.task import TaskSettings
 from dray.testing.sim import clients
+from dray.testing.sim.callers import Producer, Watcher
+from dray.testing.sim.clients import Wait
+from dray.testing.sim.crew import Crew
 from dray.testing.sim.ledger import Ledger
 from dray.testing.sim.lives import Life, Violation
 from dray.testing.sim.loop import Process, VirtualLoop
-from dray.testing.sim.orders import CAPPED, KEYED, QUEUES, TASKS, Author
+from dray.testing.sim.orders import QUEUES, Author
+from dray.testing.sim.overseer import Overseer
+from dray.testing.sim.parts import Parts
 from dray.testing.sim.plan import EPOCH, Plan
+from dray.testing.sim.script import BOUND, CAPPED, KEYED, TASKS, Script, make_app
 from dray.testing.sim.trace import Trace
 from dray.testing.sim.transport import Network, Transport
 from dray.testing.sim.watched import Watched, watched
-from dray.testing.sim.workers import Worker
 
 PATIENCE = 900.0
 """Virtual seconds that everything may take to end once the faults have stopped."""
 HAS_ENDED = 0.25
+HEARS_WITHIN = 5.0
+"""Seconds in which a waiter hears of an end when nothing is in the way; it would look for itself after 30."""
+CANCEL_WITHIN = 1.0
+FILL = 40.0
+"""Seconds that the jobs take which fill all slots."""
+FILLS_WITHIN = 8.0
 
 Role = Callable[[Process, Transport], Coroutine[Any, Any, None]]
 
@@ -42,8 +53,14 @@ class Member:
     """Needed until everything has ended; the others leave when the faults stop."""
     process: Process | None = None
     incarnation: int = 0
-    session: str = ""
-    worker: Worker | None = None
+    hire: Callable[[str], Crew] | None = None
+    crew: Crew | None = None
+    """Of a worker."""
+
+    @property
+    def processes(self) -> list[Process]:
+        every = self.crew.processes if self.crew is not None else [self.process]
+        return [process for process in every if process is not None and process.alive]
 
 
 class Inside:
@@ -74,24 +91,26 @@ class Inside:
 
 
 class Stage:
-    def __init__(
-        self, plan: Plan, loop: VirtualLoop, broker_factory: type[MemoryBroker], audit_every: int
-    ) -> None:
-        self.plan, self.loop = plan, loop
+    def __init__(self, plan: Plan, loop: VirtualLoop, parts: Parts, audit_every: int) -> None:
+        self.plan, self.loop, self.parts = plan, loop, parts
         self.dice = plan.dice("stage")
         done = self.dice.choice([5000, 30_000]) if plan.has("prune") else 86_400_000
         retention = Retention(done_ttl=done, dead_ttl=done * 2 if plan.has("prune") else None)
-        self.broker = watched(broker_factory, self.clock, retention)
+        self.broker = watched(parts.broker, self.clock, retention)
         self.trace = Trace(loop.time)
         self.done: asyncio.Future[None] = loop.create_future()
         self.ledger = Ledger(Inside(self.broker), retention, self.trace, self.clock, audit_every, self.fail)
         self.broker.look_in(self.ledger, plan.skip, plan.slow, plan.dice("outbox"))
         self.network = Network(plan, loop, self.broker, self.ledger)
-        self.board = clients.Board(plan, self.clock)
+        self.board = clients.Board(plan, self.clock, self.ledger.lives, self.ledger.ever)
         self.members: list[Member] = []
         self.calm = False
-        warden = Process("warden", loop)
-        self.warden = Transport(self.network, warden)
+        self.warden = self.transport(Process("warden", loop))
+        self._over: dict[str, tuple[object, float]] = {}
+        """Of each wait whose jobs are all over: what tells this end from another, and when it was seen."""
+
+    def transport(self, process: Process, overseer: Overseer | None = None) -> Transport:
+        return Transport(self.network, process, overseer)
 
     def clock(self) -> int:
         return EPOCH + int(self.loop.time() * 1000)
@@ -107,6 +126,10 @@ class Stage:
             await self._chaos()
             await self._calm_down()
             await self._drain()
+            await self._fill()
+            await self._drain()
+            await asyncio.sleep(HEARS_WITHIN)
+            self._complain()
             await self._strike()
             await self._reckon()
             if not self.done.done():
@@ -119,7 +142,6 @@ class Stage:
     def _cast(self) -> None:
         plan = self.plan
         parts: list[tuple[str, int, Any, bool]] = [
-            ("watcher", plan.watchers, clients.watch, True),
             ("reader", plan.readers, clients.read, True),
             ("sweeper", plan.sweepers, clients.sweep, True),
             ("operator", plan.operators, clients.operate, False),
@@ -127,19 +149,40 @@ class Stage:
             ("ticker", plan.tickers, clients.tick, False),
         ]
         for n in range(plan.producers):
-            author = Author(plan, f"p{n}")
-            self._add(f"producer{n}", self._client(clients.produce, author), lasting=False)
+            self._add(f"producer{n}", self._producer(Author(plan, f"p{n}")), lasting=False)
         for n in range(plan.workers):
             self._add_worker(n)
+        for n in range(plan.watchers):
+            self._add(f"watcher{n}", self._watcher, lasting=True)
         for name, count, part, lasting in parts:
             for n in range(count):
                 self._add(f"{name}{n}", self._client(part), lasting=lasting)
 
-    def _client(self, part: Callable[..., Coroutine[Any, Any, None]], *more: object) -> Role:
+    def _client(self, part: Callable[..., Coroutine[Any, Any, None]]) -> Role:
         def role(process: Process, broker: Transport) -> Coroutine[Any, Any, None]:
-            return part(self.board, process.name, broker, self.plan.dice(process.name), *more)
+            return part(self.board, process.name, broker, self.plan.dice(process.name))
 
         return role
+
+    def _app(self, broker: Transport, **more: Any) -> App:
+        async def open(blocking: bool) -> Transport:
+            return broker
+
+        return make_app(self.plan, open, self.clock, self.parts.client, **more)
+
+    def _producer(self, author: Author) -> Role:
+        def role(process: Process, broker: Transport) -> Coroutine[Any, Any, None]:
+            dice = self.plan.dice(process.name)
+            crashes = dice.choice([1, 2])
+            bound: TaskSettings = {"max_ready": BOUND, "overflow": author.overflow}
+            plain = self._app(broker, max_crashes=crashes)
+            bounded = self._app(broker, max_crashes=crashes, more=bound)
+            return Producer(self.board, plain, bounded, dice, author).run()
+
+        return role
+
+    def _watcher(self, process: Process, broker: Transport) -> Coroutine[Any, Any, None]:
+        return Watcher(self.board, process, self._app(broker), self.plan.dice(process.name)).run()
 
     def _add(self, name: str, role: Role, *, lasting: bool) -> Member:
         member = Member(name, role, lasting)
@@ -149,45 +192,48 @@ class Stage:
 
     def _add_worker(self, n: int) -> None:
         dice = self.plan.dice(f"worker{n}")
-        tasks = None if n == 0 or dice.random() < 0.6 else frozenset(dice.sample(TASKS, 4))
+        tasks = None if n == 0 or dice.random() < 0.6 else tuple(dice.sample(TASKS, 4))
         bands = None if n == 0 or dice.random() < 0.8 else frozenset(range(7))
         queues = tuple(dice.sample(QUEUES, len(QUEUES)))
         member = Member(f"worker{n}", self._nothing, lasting=True)
 
-        def role(process: Process, broker: Transport) -> Coroutine[Any, Any, None]:
-            worker = member.worker = Worker(
-                process.name,
-                broker,
+        def hire(name: str) -> Crew:
+            settings = Settings(
+                broker_url="memory://",
+                namespace="sim",
                 queues=queues,
-                filter=Filter(tasks, bands),
-                slots=dice.randint(1, 4),
-                lease=self.plan.lease,
-                dice=self.plan.dice(process.name),
-                clock=self.clock,
-                die=process.kill,
-                session_opened=lambda session: setattr(member, "session", session),
+                tasks=tasks,
+                priorities=bands,
+                concurrency=dice.randint(1, 4),
+                lease=int(self.plan.lease * 1000),
+                timeout=dice.choice([300_000, 12_000]),
+                max_jobs_per_process=dice.choice([None, None, 20]),
             )
-            return worker.run()
+            return Crew(self, name, settings, dice, lambda: self._relaunch(member))
 
-        member.role = role
+        member.hire = hire
         self.members.append(member)
         self._launch(member)
 
     async def _nothing(self, process: Process, broker: Transport) -> None:
-        """Until the real role is known."""
+        """A worker is a crew."""
 
     def _launch(self, member: Member) -> None:
         if self.calm and not member.lasting:
             return
         member.incarnation += 1
-        process = member.process = Process(f"{member.name}.{member.incarnation}", self.loop)
-        broker = Transport(self.network, process)
+        name = f"{member.name}.{member.incarnation}"
+        if member.hire is not None:
+            member.crew = member.hire(name)
+            member.crew.start()
+            return
+        process = member.process = Process(name, self.loop)
         process.on_kill.append(lambda: self._killed(member, process))
-        process.start(self._guard(member, process, broker))
+        process.start(self.guard(process, member.role(process, self.transport(process))))
 
-    async def _guard(self, member: Member, process: Process, broker: Transport) -> None:
+    async def guard(self, process: Process, main: Coroutine[Any, Any, None]) -> None:
         try:
-            await member.role(process, broker)
+            await main
         except Violation as violation:
             self.fail(violation)
         except Exception as error:
@@ -195,22 +241,17 @@ class Stage:
 
     def _killed(self, member: Member, process: Process) -> None:
         self.trace.say(process.name, "killed")
-        self.board.unheard.pop(process.name, None)
-        if member.worker is not None and self.dice.random() < 0.5:
-            session = member.session
-            self._later(self.dice.uniform(0, 2), self._release, session)
+        waits = self.board.waits
+        for key in [key for key, wait in waits.items() if wait.process is process]:
+            del waits[key]
+        self._relaunch(member)
+
+    def _relaunch(self, member: Member) -> None:
         self._later(self.dice.uniform(0.1, 5), self._launch, member)
 
     def _later(self, seconds: float, act: Callable[..., None], *args: object) -> None:
         """In no process, or it would die with the one that happens to be running."""
         self.loop.call_later(seconds, act, *args, context=Context())
-
-    def _release(self, session: str) -> None:
-        async def call() -> None:
-            with suppress(BrokerAway):
-                await self.warden.release(session)
-
-        self.loop.create_task(call(), context=Context())
 
     # Faults
 
@@ -218,32 +259,25 @@ class Stage:
         plan, beat = self.plan, 0.5
         while self.loop.time() < plan.horizon and not self.done.done():
             await asyncio.sleep(self.dice.uniform(0, 2 * beat))
+            self._check_waits()
             for member in self.members:
-                process = member.process
-                if process is None or not process.alive:
-                    continue
-                if self.dice.random() < plan.crash * beat:
-                    process.kill()
-                elif self.dice.random() < plan.freeze * beat:
-                    seconds = plan.lease * self.dice.choice([0.2, 1.2, 2.5])
-                    self.trace.say(process.name, f"frozen for {seconds:.1f} s")
-                    process.freeze(seconds)
-                elif self.dice.random() < plan.cut * beat:
-                    seconds = plan.lease * self.dice.choice([0.2, 1.2, 2.5])
-                    self.trace.say(process.name, f"out of contact for {seconds:.1f} s")
-                    process.cut_until = self.loop.time() + seconds
-                elif member.worker is not None and self.dice.random() < 0.005:
-                    self._restart(member, member.worker)
+                for process in member.processes:
+                    self._befall(process, beat)
+                if member.crew is not None and self.dice.random() < 0.005:
+                    member.crew.stop()
 
-    def _restart(self, member: Member, worker: Worker) -> None:
-        """In good order: it gives back what it has and goes."""
-        worker.stop()
-        self.trace.say(member.name, "asked to stop")
-        self._later(self.dice.uniform(5, 20), self._ended, member, member.incarnation)
-
-    def _ended(self, member: Member, incarnation: int) -> None:
-        if member.process is not None and member.process.alive and member.incarnation == incarnation:
-            member.process.kill()
+    def _befall(self, process: Process, beat: float) -> None:
+        plan = self.plan
+        if self.dice.random() < plan.crash * beat:
+            process.kill()
+        elif self.dice.random() < plan.freeze * beat:
+            seconds = plan.lease * self.dice.choice([0.2, 1.2, 2.5])
+            self.trace.say(process.name, f"frozen for {seconds:.1f} s")
+            process.freeze(seconds)
+        elif self.dice.random() < plan.cut * beat:
+            seconds = plan.lease * self.dice.choice([0.2, 1.2, 2.5])
+            self.trace.say(process.name, f"out of contact for {seconds:.1f} s")
+            process.cut_until = self.loop.time() + seconds
 
     # The reckoning
 
@@ -251,12 +285,10 @@ class Stage:
         self.calm = self.network.calm = self.broker.calm = self.board.closing = True
         self.trace.say("stage", "the faults stop")
         for member in self.members:
-            process = member.process
-            if process is None or not process.alive:
-                continue
-            process.cut_until = 0.0
-            if not member.lasting:
-                process.kill()
+            for process in member.processes:
+                process.cut_until = 0.0
+                if not member.lasting:
+                    process.kill()
         # The network is not written for being waited for; this is the only place that does.
         while self.network.astray:  # noqa: ASYNC110
             await asyncio.sleep(HAS_ENDED)
@@ -273,38 +305,98 @@ class Stage:
     async def _drain(self) -> None:
         deadline = self.loop.time() + PATIENCE
         while True:
+            self._check_waits()
             open_jobs = [life for life in self.ledger.lives.values() if not _at_rest(life)]
-            unheard = self._unheard()
+            unheard = [wait for wait in self.board.waits.values() if self._all_over(wait) is not None]
             if not open_jobs and not unheard:
                 return
             if self.loop.time() > deadline:
                 break
             await asyncio.sleep(HAS_ENDED)
+        self._complain()
         if open_jobs:
             life = open_jobs[0]
             raise Violation(
                 "stuck", f"{life.id} is {life.state} and stays so ({len(open_jobs)} such)", life.id
             )
-        for name, id in unheard.items():
-            raise Violation("watch", f"{name} never heard of the end of {id}", id)
+        for wait in unheard:
+            raise Violation("watch", f"{wait.process.name} never heard of the end of {wait.ids}", wait.ids[0])
 
-    def _unheard(self) -> dict[str, str]:
-        """Watchers of jobs that have ended or are gone."""
-        lives = self.ledger.lives
-        return {
-            name: id for name, id in self.board.unheard.items() if id not in lives or lives[id].state.finished
-        }
+    def _complain(self) -> None:
+        for crew in self._crews():
+            if (complaint := crew.overseer.complaint()) is not None:
+                raise complaint
+
+    def _crews(self) -> list[Crew]:
+        crews = [member.crew for member in self.members if member.crew is not None]
+        return [crew for crew in crews if crew.process.alive]
+
+    def _all_over(self, wait: Wait) -> object:
+        """What tells their ends from later ones, if all of these jobs are over; else None."""
+        lives = [self.ledger.lives.get(id) for id in wait.ids]
+        if all(life is None or life.finished is not None for life in lives):
+            return [(None, 0) if life is None else (life.finished, life.replays) for life in lives]
+        return None
+
+    def _check_waits(self) -> None:
+        """Whoever waits hears of the end soon, not only when it looks for itself."""
+        now, limit = self.loop.time(), HEARS_WITHIN + 12 * self.plan.slow
+        for key, wait in self.board.waits.items():
+            ends, process = self._all_over(wait), wait.process
+            if ends is None or process.frozen:
+                self._over.pop(key, None)
+                continue
+            before, since = self._over.get(key, (None, now))
+            if before != ends:
+                self._over[key] = (ends, now)
+            elif now > max(since, wait.since, process.troubled, process.cut_until) + limit:
+                raise Violation(
+                    "watch", f"{process.name} has not heard of the end of {wait.ids}", wait.ids[0]
+                )
 
     async def _strike(self) -> None:
         """Workers leave in good order; then nothing changes any more."""
         for member in self.members:
-            if member.worker is not None and member.process is not None and member.process.alive:
-                member.worker.stop()
-        await asyncio.sleep(self.plan.lease * 3)
+            member.lasting = member.lasting and member.hire is None
+        for crew in self._crews():
+            crew.stop()
+        await asyncio.sleep(self.plan.lease * 3 + 35)
         for member in self.members:
-            if member.process is not None:
-                member.lasting = False
-                member.process.kill()
+            member.lasting = False
+            for process in member.processes:
+                process.kill()
+        await asyncio.sleep(1)
+
+    # Executors
+
+    async def _fill(self) -> None:
+        """No slot was lost: each executor can run as many jobs as it may. And all of them stop when told."""
+        while any(process.frozen for member in self.members for process in member.processes):  # noqa: ASYNC110
+            await asyncio.sleep(HAS_ENDED)
+        crews = self._crews()
+        payload = Script(seconds=FILL).payload()
+        most = sum(crew.overseer.concurrency for crew in crews) * 2
+        ids = [f"fill-{n}" for n in range(most)]
+        jobs = [Job(id=id, task="plain", queue="a", payload=payload, timeout=300_000) for id in ids]
+        await self.warden.put(jobs)
+        await asyncio.sleep(FILLS_WITHIN + 8 * self.plan.slow)
+        for crew in crews:
+            overseer, known = crew.overseer, crew.settings.tasks
+            if (
+                not crew.process.alive
+                or crew.settings.max_jobs_per_process
+                or (known and "plain" not in known)
+            ):
+                continue
+            if len(overseer.active) < overseer.concurrency:
+                text = f"{len(overseer.active)} jobs in {overseer.concurrency} slots, and more are ready"
+                raise Violation("slots", f"{crew.process.name}: {text}")
+        await self.warden.edit(Ids(tuple(ids)), Cancel())
+        await asyncio.sleep(CANCEL_WITHIN + 8 * self.plan.slow)
+        for crew in self._crews():
+            for live in crew.overseer.active:
+                if live.ref[0] in ids and not live.cancelled:
+                    raise Violation("told", f"{crew.process.name} has not heard of a cancel", live.ref[0])
 
     async def _reckon(self) -> None:
         await self._probe()

@@ -84,6 +84,14 @@ class Watch(Protocol):
     def failed(self, violation: Violation) -> None: ...
 
 
+class Witness(Protocol):
+    """Who looks on at a caller's door."""
+
+    def asks(self, call: Call) -> None: ...
+    def hears(self, call: Call, reply: object) -> None: ...
+    def misses(self, call: Call, error: Exception) -> None: ...
+
+
 class Network:
     """Carries calls to the one broker of the simulation."""
 
@@ -138,6 +146,7 @@ class Network:
 
     def _answer(self, call: Call, faults: Faults, reply: asyncio.Future[Any], answer: Any) -> None:
         if faults.unheard or faults.stale or self.loop.time() < call.process.cut_until:
+            call.process.trouble()
             _fail(reply)
         else:
             _answer(reply, answer)
@@ -160,6 +169,7 @@ class Network:
         try:
             answer = await getattr(self.broker, call.verb)(*call.args, **call.named)
         except CutShort:
+            call.process.trouble()
             return BrokerAway("the connection broke")
         except Exception as error:
             self.watch.refused(call, error)
@@ -213,23 +223,38 @@ class Faults:
 class Transport:
     """The broker as one process sees it."""
 
-    def __init__(self, network: Network, process: Process) -> None:
+    def __init__(self, network: Network, process: Process, witness: Witness | None = None) -> None:
         self.namespace: str = network.broker.namespace
         self.retention: Retention = network.broker.retention
         self._network = network
         self._process = process
-        self._dice = network.plan.dice(f"transport:{process.name}")
+        self._witness = witness
+        self._dice = network.plan.dice(f"transport:{process.name}:{witness is not None}")
 
     async def _call(self, verb: str, *args: Any, **named: Any) -> Any:
+        self._network.calls += 1
+        call = Call(self._network.calls, self._process, verb, args, named)
+        witness = self._witness
+        if witness is None:
+            return await self._send(call)
+        witness.asks(call)
+        try:
+            reply = await self._send(call)
+        except Exception as error:
+            witness.misses(call, error)
+            raise
+        witness.hears(call, reply)
+        return reply
+
+    async def _send(self, call: Call) -> Any:
         network, process = self._network, self._process
-        network.calls += 1
-        call = Call(network.calls, process, verb, args, named)
-        faults = Faults(network.plan, self._dice, verb, network.calm)
+        faults = Faults(network.plan, self._dice, call.verb, network.calm)
         if faults.dies:
             network.loop.call_later(
                 self._dice.uniform(0, faults.before + faults.after), process.kill, context=Context()
             )
         if faults.lost or network.loop.time() < process.cut_until:
+            process.trouble(faults.before + faults.after)
             await asyncio.sleep(faults.before + faults.after)
             raise BrokerAway("the request was lost")
         return await network.carry(call, faults)

@@ -1,0 +1,249 @@
+"""Executors and clients with one planted bug each. The simulation must find every one of them.
+
+Each is the real program with a small thing done wrong, mostly one that shows only when a reply is lost, a
+session lapses or a cancel comes at a bad moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from dray.broker.verbs import Accepted, Filter, Heard, Ref
+from dray.client import AwaitedLink, Client
+from dray.errors import BrokerAway, BrokerError
+from dray.job import Outcome, OutcomeKind, Progress, Settled, State, Taken
+from dray.testing.sim import Parts
+from dray.watching import Watches, Watching
+from dray.worker.executor import Executor
+from dray.worker.live import Ended, Live
+from dray.worker.reports import Reports
+from dray.worker.runners import OnLoop
+from dray.worker.session import Session, SessionOver
+
+BUGS: dict[str, tuple[Parts, frozenset[str]]] = {}
+"""By name: the parts with the bug, and the invariants by which it may be found."""
+
+
+def found_by(*invariants: str) -> Callable[[Any], Any]:
+    def register(part: Any) -> Any:
+        kinds = {"executor": Executor, "on_loop": OnLoop, "client": Client}
+        (field,) = [name for name, kind in kinds.items() if issubclass(part, kind)]
+        BUGS[part.__name__] = (Parts(**{field: part}), frozenset(invariants))
+        return part
+
+    return register
+
+
+class _OtherSession(Executor):
+    session_type: type[Session] = Session
+
+    def _new_session(self) -> Session:
+        session = super()._new_session()
+        session.__class__ = self.session_type
+        return session
+
+
+class _ForgetfulSession(Session):
+    async def settle(self) -> list[tuple[Outcome, Settled]]:
+        try:
+            return await super().settle()
+        except BrokerError:
+            self.unsent.clear()
+            raise
+
+
+@found_by("unsettled")
+class DropsUnansweredOutcomes(_OtherSession):
+    """An outcome is sent once, whether it is answered or not."""
+
+    session_type = _ForgetfulSession
+
+
+class _ImpatientSession(Session):
+    async def take(self, queues: Sequence[str], filter: Filter, want: int) -> list[Taken]:
+        self.unanswered = 0
+        return await super().take(queues, filter, want)
+
+
+@found_by("repeats")
+class TakesAnewAfterLoss(_OtherSession):
+    """A take whose reply was lost is asked again under a new number: what the first one got is lost."""
+
+    session_type = _ImpatientSession
+
+
+class _CarelessSession(Session):
+    async def renew(self, progress: Iterable[tuple[Ref, Progress]] = ()) -> Heard:
+        try:
+            return await super().renew(progress)
+        except SessionOver:
+            return Heard(False, self.epoch)
+
+
+@found_by("sessions")
+class IgnoresEpoch(_OtherSession):
+    """Its session lapsed and was opened again by its own beat; it goes on as if nothing had happened."""
+
+    session_type = _CarelessSession
+
+
+class _InsistentSession(Session):
+    async def settle(self) -> list[tuple[Outcome, Settled]]:
+        settled = await super().settle()
+        for outcome, _ in settled:
+            if outcome.kind is OutcomeKind.CANCELLED:
+                self.unsent[outcome.id, outcome.run] = outcome
+        return settled
+
+
+@found_by("outcomes")
+class SettlesCancelledTwice(_OtherSession):
+    """The outcome of a cancelled run is sent again after it was answered."""
+
+    session_type = _InsistentSession
+
+
+@found_by("outcomes")
+class CallsCancelledSuccess(OnLoop):
+    """A run that stopped because it was cancelled counts as a success."""
+
+    def start(self, live: Live, ended: Ended) -> None:
+        def lie(live: Live, outcome: Outcome) -> None:
+            kind = OutcomeKind.SUCCEEDED if outcome.kind is OutcomeKind.CANCELLED else outcome.kind
+            ended(live, replace(outcome, kind=kind))
+
+        super().start(live, lie)
+
+
+@found_by("slots", "stuck", "deadlock")
+class LeaksSlotsOfLostRuns(Executor):
+    """A run of a lost session keeps its slot when it has ended."""
+
+    def _ended(self, live: Live, outcome: Outcome) -> None:
+        lost = live in self._zombies
+        super()._ended(live, outcome)
+        if lost:
+            self._zombies[live] = None
+
+
+@found_by("concurrency")
+class ForgetsLostRuns(Executor):
+    """A run of a lost session takes no slot, though it goes on for a while."""
+
+    def _lose_session(self) -> None:
+        super()._lose_session()
+        self._zombies.clear()
+
+
+@found_by("concurrency")
+class LendsSlotsForGood(Executor):
+    """A run that waits for another job gives back its slot, and does not take it again."""
+
+    def _waits(self, begins: bool) -> None:
+        if begins:
+            super()._waits(begins)
+
+
+@found_by("stopping")
+class TakesWhileStopping(Executor):
+    """It goes on taking jobs until the last of its runs has ended."""
+
+    def _want(self) -> int:
+        stop_at, self._stop_at = self._stop_at, math.inf
+        try:
+            return super()._want()
+        finally:
+            self._stop_at = stop_at
+
+
+@found_by("told")
+class DeafToCancel(Executor):
+    """A cancel is heard, and not passed on to the run."""
+
+    def _told(self, lost: Iterable[Ref], cancelled: Iterable[Ref]) -> None:
+        super()._told(lost, ())
+
+
+class _LateReports(Reports):
+    def of(self, refs: Mapping[Ref, object]) -> bool:
+        return False
+
+    def drop(self, refs: Iterable[Ref]) -> None:
+        """They are sent whenever it is time."""
+
+
+@found_by("progress")
+class ReportsAfterTheEnd(Executor):
+    """What a run said last is sent after it was settled."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._reports.__class__ = _LateReports
+
+
+class _OtherLink(Client):
+    link_type: type[AwaitedLink] = AwaitedLink
+
+    async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        async def with_link(link: Any) -> Any:
+            link.__class__ = self.link_type
+            return await operation(link, *args, **kwargs)
+
+        return await super().run(with_link)
+
+
+class _TwoStepLink(AwaitedLink):
+    async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
+        self._watches.expect(watching, ids)
+        self._watches.note(ids, await self.broker.get(ids))
+        await self.broker.get(ids, watch=self._watches.name)
+
+
+@found_by("watch")
+class WatchesInTwoSteps(_OtherLink):
+    """It reads first and asks for word afterwards: an end in between is not heard of."""
+
+    link_type = _TwoStepLink
+
+
+class _WatchesThatMiss(Watches):
+    @property
+    def missed(self) -> bool:
+        return False
+
+    @missed.setter
+    def missed(self, missed: bool) -> None:
+        """And forget it."""
+
+
+class _CarelessLink(AwaitedLink):
+    async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
+        self._watches.__dict__.pop("missed", None)
+        self._watches.__class__ = _WatchesThatMiss
+        await super().watch(watching, ids)
+
+
+@found_by("watch")
+class LosesWordWithTheWait(_OtherLink):
+    """A wait that breaks off is begun again; what it had heard is not made up for."""
+
+    link_type = _CarelessLink
+
+
+class _OptimistLink(AwaitedLink):
+    async def put(self, job: Any, durability: Any) -> Accepted:
+        try:
+            return await super().put(job, durability)
+        except BrokerAway:
+            return Accepted(job.id, State.READY)
+
+
+@found_by("lost")
+class TakesSilenceForYes(_OtherLink):
+    """An enqueue without an answer counts as done."""
+
+    link_type = _OptimistLink
