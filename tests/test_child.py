@@ -156,7 +156,8 @@ class Nursery:
         return self.app.codecs.decode_value(outcome.result)
 
     async def begun(self, live: Live) -> None:
-        await until(lambda: self.children._busy[live].begun)
+        child = self.children._busy[live]
+        await until(lambda: child.begun or child.exit_code is not None)
         await asyncio.sleep(0.1)
 
     def stop(self, live: Live, why: Why, overdue: bool = False) -> None:
@@ -382,10 +383,17 @@ def test_a_crash_is_noticed_though_a_fork_of_it_lives_on(tmp_path: Path) -> None
     run(main())
 
 
-def test_a_child_that_closed_its_line_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_child_that_closed_its_line_still_ends_with_its_timeout(tmp_path: Path) -> None:
+    """Nobody can tell it from one that is busy, unless its event loop notices and aborts."""
+
     async def main() -> None:
         async with nursery(tmp_path) as one:
-            assert (await one.outcome("shut")).kind is OutcomeKind.CRASHED
+            live = one.start("shut")
+            await one.begun(live)
+            one.stop(live, Why.TIMEOUT, overdue=True)
+            outcome = await one.ends.of(live)
+            assert outcome.error is not None
+            assert outcome.error.type in ("Timeout", "Crashed")
 
     run(main())
 
