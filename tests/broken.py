@@ -107,7 +107,7 @@ class _WorldThatLeaksSlots(World):
         return super().running(queue, what, value) + (self.leaked[queue, value] if what == "task" else 0)
 
 
-@found_by("slots", "stuck")
+@found_by("slots", "stuck", "priority")
 class LeaksSlots(_OtherWorld):
     """A job that dies keeps its slot for ever."""
 

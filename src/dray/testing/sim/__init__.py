@@ -3,35 +3,46 @@
     python -m dray.testing.sim --seconds 60 --processes 2
     python -m dray.testing.sim --seed 7 --trace
 
-One seed is one run: producers, workers, sweepers, operators, watchers, readers, leaders and schedulers talk
-to one broker for a minute or so of virtual time. Requests and replies get lost, calls arrive twice or much
-later, processes are killed, frozen or cut off, and verbs end between their steps. Then the faults stop,
-everything must come to its end, and all slots and keys must be free. The same seed gives the same run, on any
-machine.
+One seed is one run: for a minute or so of virtual time, producers enqueue through a real `App`, real
+executors take, run and settle, watchers wait in real `job.aget()`, `agather` and `aas_completed`, the real
+duties sweep, and operators, readers, leaders and schedulers talk to the same broker. Requests and replies get
+lost, calls arrive twice or much later, processes are killed, frozen or cut off, and verbs end between their
+steps. Then the faults stop, everything must come to its end, each executor must fill all its slots and stop
+all its runs when told, and all slots and keys must be free. The same seed gives the same run, on any machine.
 
     loop.py        the virtual event loop; processes that can be killed or frozen
     plan.py        what a seed stands for, and how to make a plan smaller
+    parts.py       what is put to the test: the program's classes, or ones with a bug
     transport.py   the faulty way to the broker (a `Broker` itself)
     watched.py     the reference broker with a window: every step is seen
-    orders.py      which jobs are put, and how they behave
-    workers.py     model executors           clients.py   everyone else
+    orders.py      which jobs are put            script.py    how they behave: the app and its tasks
+    callers.py     producers and watchers        clients.py   those who talk to the broker directly
+    crew.py        an executor, and its supervisor in a process beside it
+    stand_ins.py   threads and child processes, as programs on the loop
     ledger.py      the book kept at the broker's door: what each verb did and answered
     moves.py       each event held against what may happen to a job
-    bounds.py      pauses, limits, rates     lives.py     what is known of jobs, keys, documents
+    bounds.py      pauses, limits, rates         lives.py     what is known of jobs, keys, documents
+    overseer.py    the eye on one executor: its calls, its replies, its runs
     stage.py       one run from start to reckoning
     explorer.py    `simulate`, `explore`, `shrink`
 
-The invariants, by the names reported: `lost` `ids` `keys` `repeats` (acceptance); `fencing` `runs` `outcomes`
-`completions` `sessions` (validity); `max_running` `rate` `bounds` `pause` `slots` (limits); `priority`
-`order` `due` `ttl` `take` (order); `dependencies` `cancelled` `transitions` `feed` `audit` `documents`
-`watch` `reasons` `stuck` `deadlock` `raised` `actor`.
+The invariants, by the names reported. Of the broker: `lost` `ids` `keys` `repeats` (acceptance); `fencing`
+`runs` `outcomes` `completions` `sessions` (validity); `max_running` `rate` `bounds` `pause` `slots` (limits);
+`priority` `order` `due` `ttl` `take` (order); `dependencies` `cancelled` `transitions` `feed` `audit`
+`documents` `reasons` `stuck` `deadlock` `raised` `actor`. Of an executor: `concurrency` (never more runs than
+slots, less those that wait), `slots` (none is lost), `told` (who is to stop is told at once, and hears of
+it within a second), `runs` (what is taken is begun once, or given back), `outcomes` (one for each run, and
+the right one), `unsettled` (sent until it is answered), `repeats` (a take without an answer keeps its
+number), `sessions` (one that is lost is not used, and its runs stop), `stopping` (takes nothing more),
+`progress` (not of a run that is void). Of a client: `watch` (a waiter hears the end, soon and truly), `lost`
+and `ids` (what enqueue returned is there).
 
-To put a real executor on this stage: it is any asyncio program that gets a `Broker`. In `Stage._add_worker`,
-return its main coroutine from `role(process, broker)`; `broker` is a `Transport` of that process. Give it the
-`clock` where it wants milliseconds, `loop.time` is virtual already. Crashing, freezing and cutting off need
-nothing from it. Threads and child processes are not simulated: inject an in-loop runner for them. It must
-not iterate over sets of its own objects (tasks and futures hash by number here, so sets of those are fine),
-and should draw random numbers from a generator it is given.
+What is real: broker, executor with session, listener, watch, reports and judge, runs on the loop, heartbeats
+and duties, app, client, handles. Stand-ins: threads, child processes, the rest of the supervisor. A class in
+which something is done wrong takes its place by `simulate(seed, Parts(executor=...))`.
+
+Whoever adds to it: code on this loop must not iterate over sets of its own objects (tasks and futures hash by
+number here, so sets of those are fine), and draws random numbers from a generator it is given.
 """
 
 from dray.testing.sim.explorer import Found, Report, explore, shrink, simulate

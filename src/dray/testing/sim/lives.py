@@ -9,7 +9,7 @@ from dray.job import Job, State
 
 
 class Violation(Exception):
-    """The broker broke a promise."""
+    """Broker, executor or client broke a promise."""
 
     def __init__(self, invariant: str, message: str, job: str | None = None) -> None:
         super().__init__(f"{invariant}: {message}")
