@@ -97,7 +97,7 @@ class Waiting:
     async def _look(self, interest: Interest, waiter: str, left: float) -> tuple[Wake, float]:
         """What news there is, and for how long to sleep at most if there is none."""
         elsewhere, told = await self._session_queues(interest)
-        length = int(min(max(left, 0), 3600) * 1000)
+        length = int(min(max(left, 0), SLICE) * 1000)
         watched = await self._watched(interest.watcher)
         calls = [
             *(self._looking(name, interest, waiter, length, 1) for name in interest.queues),

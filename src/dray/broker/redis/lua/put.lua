@@ -97,7 +97,13 @@ local function create(job, body, extra)
   call('HSET', Q .. 'job', job.id, body)
   jobs[job.id] = job
   claim_key(job)
-  for i = 1, #(extra.we or {}), 2 do post(job.id, extra.we[i], extra.we[i + 1]) end
+  local ended = {}
+  for i = 1, #(extra.we or {}), 2 do ended[extra.we[i]] = extra.we[i + 1] end
+  for _, dependency in ipairs(extra.w or {}) do
+    local other = jobs[dependency]
+    local how = ended[dependency] or other and finished[other.s] and words[other.s]
+    if how then post(job.id, dependency, how) end
+  end
   if extra.w and #extra.w > 0 then
     job.w = extra.w
     move(job, 'p', 'w')
@@ -121,6 +127,7 @@ local function put_one(id, body, extra)
   local bound = not leaves_room and full(job, extra)
   if bound then return answer('f', '', id, '', bound) end
   local replaced = extra.oq and id or ''
+  newcomer = id
   for _, other in ipairs(others) do
     if other.id == id then
       note('L', id)
@@ -131,6 +138,7 @@ local function put_one(id, body, extra)
     replaced = other.id
   end
   create(job, body, extra)
+  newcomer = nil
   answer('c', job.s, id, replaced)
 end
 

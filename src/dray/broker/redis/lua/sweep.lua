@@ -33,6 +33,14 @@ local function drop_mail()
   end
 end
 
+-- Sleepers look again by themselves long before: whoever did not is dead.
+local function drop_sleepers()
+  local asleep = call('HGETALL', Q .. 'sleep')
+  for i = 1, #asleep, 2 do
+    if cjson.decode(asleep[i + 1]).u + 60000 < now then call('HDEL', Q .. 'sleep', asleep[i]) end
+  end
+end
+
 local function prune()
   local old = call('ZRANGEBYSCORE', Q .. 'ended', '-inf', now, 'LIMIT', 0, limit)
   for _, text in ipairs(old) do
@@ -43,6 +51,7 @@ local function prune()
   call('ZREMRANGEBYSCORE', Q .. 'rate', '-inf', string.format('%.0f', now * 1000))
   drop_keys()
   drop_mail()
+  drop_sleepers()
   return #old
 end
 
