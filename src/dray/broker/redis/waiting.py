@@ -106,7 +106,7 @@ class Waiting:
         ]
         replies = await self._core.calls(calls)
         looked = replies[: len(calls) - len(watched)]
-        finished = tuple(id.decode() for mail in replies[len(looked) :] for id in mail)
+        finished = tuple(dict.fromkeys(id.decode() for mail in replies[len(looked) :] for id in mail))
         work = any(reply[0] for reply in looked)
         told = told or any(reply[1] for reply in looked)
         times = [int(reply[2]) / 1000 for reply in looked if reply[2] != b""]

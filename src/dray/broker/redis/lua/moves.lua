@@ -131,6 +131,8 @@ end
 
 -- A slot that is free again may let start what a limit held back.
 local function slot_freed(job)
+  if job.group ~= '' then unblock_cause('g:' .. job.group) end
+  if job.running_key ~= '' then unblock_cause('k:' .. job.running_key) end
   if job.o.m or job.running_key ~= '' or setting('limits') or setting('limits:' .. job.task) then woken.all = true end
 end
 

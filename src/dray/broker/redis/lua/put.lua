@@ -54,12 +54,9 @@ local function oldest_unimportant(priority)
   for _, class in ipairs(call('ZREVRANGEBYSCORE', Q .. 'index', '+inf', priority)) do
     if best and priority_of(class) < best then break end
     best = priority_of(class)
-    for _, group in ipairs(call('ZRANGE', Q .. 'r:' .. class, 0, -1)) do
-      local lane = call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')
-      if not first or tonumber(lane[2]) < first then
-        first = tonumber(lane[2])
-        id = call('ZRANGE', Q .. 'l:' .. lane[1], 0, 0)[1]
-      end
+    for _, lane in ipairs(all_lanes(class)) do
+      local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')
+      if not first or tonumber(head[2]) < first then first, id = tonumber(head[2]), head[1] end
     end
   end
   return id

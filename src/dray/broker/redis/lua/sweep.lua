@@ -55,5 +55,13 @@ local function prune()
   return #old
 end
 
+-- After the clock went back, a time that is far ahead says nothing.
+if kind == 'promote' then
+  local before = tonumber(call('HGET', Q .. 'n', 'swept') or 0)
+  if now < before - 1000 and call('EXISTS', Q .. 'blocked') == 1 then
+    call('ZUNIONSTORE', Q .. 'blocked', 1, Q .. 'blocked', 'WEIGHTS', 0)
+  end
+  if call('EXISTS', Q .. 'blocked') == 1 then call('HSET', Q .. 'n', 'swept', at) end
+end
 local done = kind == 'promote' and promote(limit) or kind == 'expire' and expire() or kind == 'prune' and prune()
 return { done, aftermath() }

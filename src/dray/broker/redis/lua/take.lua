@@ -31,7 +31,7 @@ local function start(job, body)
 end
 
 -- The first jobs of a lane. Those that are too late are buried.
-local function take_lane(free, most)
+local function take_lane(free, most, only_group)
   local ids = call('ZRANGE', Q .. 'l:' .. free.lane, 0, most - 1, 'WITHSCORES')
   local names, begun, plain = {}, {}, 0
   for i = 1, #ids, 2 do names[#names + 1] = ids[i] end
@@ -68,8 +68,10 @@ local function take_lane(free, most)
     woken.ready[free.class] = math.max(0, (woken.ready[free.class] or 0) - #begun)
     count('r', -#begun)
     count('h', #begun)
-    if not free.only_group and call('ZSCORE', Q .. 'r:' .. free.class, free.group) then
-      call('ZADD', Q .. 'r:' .. free.class, call('HINCRBY', Q .. 'n', 'turn', 1), free.group)
+    if not only_group then
+      local turn = call('HINCRBY', Q .. 'n', 'turn', 1)
+      call('ZADD', Q .. 'r:' .. free.class, 'XX', turn, free.group)
+      call('ZADD', Q .. 'rb:' .. free.class, 'XX', turn, free.group)
     end
   end
   return #begun
@@ -81,7 +83,8 @@ local function take_class(open)
   while room > 0 and buried < 100 do
     local free = free_lane(open.class)
     if not free then return end
-    local took = take_lane(free, free.alone and math.min(room, free.room) or 1)
+    local only_group, sole = alone(free)
+    local took = take_lane(free, sole and math.min(room, free.room) or 1, only_group)
     spend_start(open.task, free.rate_key, said, free.said, took)
     room, want = room - took, want - took
   end
@@ -138,6 +141,7 @@ if request < last.q then return { 'old', last.q } end
 if request == last.q then return again(last.a) end
 
 promote(1000)
+unblock_due()
 local filter = read_filter(7)
 take_offers(filter)
 if want > 0 then
