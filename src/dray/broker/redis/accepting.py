@@ -138,6 +138,9 @@ async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]
         else:
             together.append((index, job))
             ids.add(job.id)
+            if job.waits_for and job.on_duplicate == "replace":  # whoever comes next waits behind it
+                accepted += await step.put_waiting(together, owners)
+                together, ids = [], set()
     accepted += await step.put_waiting(together, owners)
     await _tell_of_refused(step, jobs, accepted, owners)
     return accepted
