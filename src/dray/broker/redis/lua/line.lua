@@ -132,8 +132,9 @@ local function line_add(class, group, lane, entries)
   woken.ready[class] = (woken.ready[class] or 0) + #entries / 2
 end
 
-local function line_remove(class, group, lane, ids)
-  many('ZREM', Q .. 'l:' .. lane, ids)
+-- `first`: the ids are the first of the lane, so many.
+local function line_remove(class, group, lane, ids, first)
+  if first then call('ZREMRANGEBYRANK', Q .. 'l:' .. lane, 0, first - 1) else many('ZREM', Q .. 'l:' .. lane, ids) end
   local kind = is_blocked(lane) and 'b' or ''
   local lanes, ring = Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, Q .. 'r:' .. class
   local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')[2]

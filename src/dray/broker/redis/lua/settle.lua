@@ -27,16 +27,16 @@ end
 -- Whether it was a plain success, and is dealt with: a first run that nothing has happened to.
 local function plainly(id, run, kind, head, place)
   if kind ~= 'o' or not head or string.byte(head) ~= 104 or jobs[id] then return false end
-  local _, first, line, started, holder, a = text_parts(head)
-  if first ~= run or holder ~= session or string.find(a, '\n', 17, true) then return false end
+  local first, times, holder, a, stamp, class, rest =
+    string.match(head, '^h(%d+) (%d+ %d+) ([^\n]*)\n((%d+) ([^\n]*))(.*)$')
+  if first ~= run or holder ~= session or rest ~= '' then return false end
   local n = #texts
   texts[n + 1] = id
-  texts[n + 2] = 'o' .. run .. ' ' .. line .. ' ' .. started .. ' ' .. at .. '\n' .. a
-  ended[n + 1], ended[n + 2] = forget_plain, string.sub(a, 1, 16) .. id
+  texts[n + 2] = 'o' .. run .. ' ' .. times .. ' ' .. at .. '\n' .. a
+  ended[n + 1], ended[n + 2] = forget_plain, string.sub(stamp, 1, 16) .. id
   local ref = run .. ' ' .. id
   refs[#refs + 1], told[#told + 1] = ref, id
   events[#events + 1] = 'S' .. ref
-  local class = string.match(a, '^%d* ([^\n]*)', 17)
   by_class[class] = (by_class[class] or 0) + 1
   if ARGV[place + 5] ~= '' then call('HSET', Q .. 'err', id, ARGV[place + 5]) end
   keep_result(id, nil, ARGV[place + 4])
