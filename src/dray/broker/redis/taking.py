@@ -204,16 +204,18 @@ def _settling(core: Core, queue: str, session: str, outcomes: Sequence[Outcome],
     args: list[Arg] = []
     for outcome in outcomes:
         result = b"" if outcome.result is None else b"=" + outcome.result
-        args += (
-            outcome.id,
-            outcome.run,
-            _KINDS[outcome.kind],
-            "" if outcome.at is None else outcome.at,
-            result,
-            b"" if outcome.error is None else encode(outcome.error),
-            outcome.reason or "",
-        )
+        args += (outcome.id, outcome.run, result, _rest(outcome))
     return core.on_queue("settle", queue, now, session, *args)
+
+
+def _rest(outcome: Outcome) -> bytes:
+    """What there is to say beyond a success: see lua/settle.lua."""
+    if outcome.kind is OutcomeKind.SUCCEEDED and outcome.error is None:
+        return b""
+    reason = (outcome.reason or "").encode()
+    error = b"" if outcome.error is None else encode(outcome.error)
+    due = "" if outcome.at is None else outcome.at
+    return f"{_KINDS[outcome.kind]}{due} {len(reason)} ".encode() + reason + error
 
 
 async def _settle_in(
