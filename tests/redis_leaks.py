@@ -11,7 +11,7 @@ MAY_STAY = {
         # bounded by the number of names, or cut to a length: counters, the feed, what an operator set
         r"n|feed|set"
         # exist while there are jobs, and only as many as there are of these
-        r"|job|head|res|err|counts|index|class|lane|r:.*|g:.*|l:.*|due|waiting|ended|ttl|key|keyttl|rate"
+        r"|job|head|res|err|counts|index|class|lane|r:.*|g:.*|l:.*|rb:.*|gb:.*|blocked|bc:.*|due|waiting|ended|ttl|key|keyttl|rate"
         # exist while runs are held or sessions are open
         r"|running|h:.*|s|t|v:.*|heard:.*|asked|prog|offer"
         # exist while somebody waits for the end of a job, or for word of one
@@ -67,7 +67,7 @@ def _for_nothing(server: Server) -> list[str]:
         if not numbers.get("r"):
             found += [
                 f"{prefix}{rest} though nothing is ready"
-                for rest in ("index", "class", "lane")
+                for rest in ("index", "class", "lane", "blocked")
                 if server.command("EXISTS", prefix + rest)
             ]
     return found

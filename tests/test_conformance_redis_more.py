@@ -1,4 +1,4 @@
-"""The promises that lean most on the server, on more servers: Redis, three primaries, TLS, sockets."""
+"""The promises that lean most on the server, on Redis and on a cluster of three primaries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from redis_leaks import leaks
 from redis_server import BINARIES, Server, running, three_primaries
-from redis_tls import certificates
 
 from dray.broker import Broker, connect
 from dray.policy import Retention
@@ -95,23 +94,10 @@ def primaries(stack: ExitStack, folder: Path) -> Place:
     return Place(servers, f"redis+cluster://{hosts}", False)
 
 
-def tls(stack: ExitStack, folder: Path) -> Place:
-    made = certificates(folder)
-    server = stack.enter_context(running("redis", folder, *made.options))
-    return Place([server], f"rediss://localhost:{made.port}?ca={made.authority}", False)
-
-
-def unix(stack: ExitStack, folder: Path) -> Place:
-    server = stack.enter_context(running("valkey", folder))
-    return Place([server], f"redis+unix://{server.socket}?db=0", True)
-
-
-@pytest.fixture(
-    scope="module", params=[redis, redis_cluster, primaries, tls, unix], ids=lambda made: made.__name__
-)
+@pytest.fixture(scope="module", params=[redis, redis_cluster, primaries], ids=lambda made: made.__name__)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     make: Callable[[ExitStack, Path], Place] = request.param
-    if make in (redis, redis_cluster, tls) and BINARIES["redis"]() is None:
+    if make is not primaries and BINARIES["redis"]() is None:
         pytest.skip("there is no redis-server here: run `make servers`")
     with ExitStack() as stack:
         yield make(stack, tmp_path_factory.mktemp("server"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,43 @@ def test_what_was_for_jobs_and_sessions_is_gone_with_them(server: Server) -> Non
     left = {kind_of(key.decode()) for key in server.command("KEYS", "*") if server.command("PTTL", key) < 0}
     counters = {("queue", "n"), ("queue", "feed")}
     assert left == counters | {("own", name) for name in ("layout", "queues", "versions", "opened")}
+
+
+def test_lanes_that_are_held_back_are_put_aside_and_what_can_run_is_found_behind_any_number(
+    server: Server,
+) -> None:
+    """More than one call puts aside: the worker is told to go on until it has met all of them."""
+    interest = Interest(queues=("default",), session="ann")
+
+    async def test() -> None:
+        broker = await connect(f"redis://127.0.0.1:{server.port}")
+        await broker.edit(Scope("default"), SetLimits(group_running=1))
+        await broker.put([Job(id=generated(), task="t", group=f"g{n // 2}") for n in range(2400)])
+        await broker.renew([Beat("ann", 600_000)])
+        requests, held = itertools.count(1), list[Taken]()
+        while (await broker.wait(interest, 0)).work:
+            held += await broker.take("ann", next(requests), ["default"], Filter(), 1000)
+        assert len(held) == 1200
+        assert server.command("ZCARD", "dray:{dray:default}:blocked") == 1200
+        await broker.put([Job(id="late", task="t", group="new")])
+        assert [one.job.id for one in await broker.take("ann", next(requests), ["default"], Filter(), 9)] == [
+            "late"
+        ]
+        await end(broker, held[700], OutcomeKind.SUCCEEDED)
+        [following] = await broker.take("ann", next(requests), ["default"], Filter(), 9)
+        assert following.job.group == held[700].job.group
+        await broker.edit(Scope("default"), SetLimits(group_running=None))
+        rest = 0
+        while (await broker.wait(interest, 0)).work:
+            rest += len(await broker.take("ann", next(requests), ["default"], Filter(), 1000))
+        assert rest == 1199
+        assert await broker.audit() == []
+        await broker.release("ann")
+        await broker.close()
+
+    asyncio.run(test())
+    assert leaks(server) == []
+    assert not server.command("EXISTS", "dray:{dray:default}:blocked")
 
 
 def test_the_feed_of_a_queue_is_cut_to_a_length(server: Server) -> None:

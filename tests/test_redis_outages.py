@@ -252,6 +252,20 @@ def test_a_wait_that_is_broken_off_passes_its_ring_on(server: Server) -> None:
     asyncio.run(test())
 
 
+def test_a_wait_that_has_ended_leaves_no_sleeper(server: Server, blocking: bool) -> None:
+    async def test() -> None:
+        broker = await connect(url(server), blocking=blocking)
+        both = Interest(queues=("default", "other"), watcher="me")
+        assert await broker.wait(both, 0.05) == Wake()
+        assert server.command("KEYS", "*sleep") == []
+        await broker.put([a_job()])
+        assert (await broker.wait(both, 0.05)).work
+        assert server.command("KEYS", "*sleep") == []
+        await broker.close()
+
+    play(blocking, test)
+
+
 def test_a_put_rings_one_sleeper_that_can_run_the_job_and_no_other(server: Server) -> None:
     async def test() -> None:
         workers = [await connect(url(server)) for _ in range(3)]

@@ -138,6 +138,9 @@ async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]
         else:
             together.append((index, job))
             ids.add(job.id)
+            if job.waits_for and job.on_duplicate == "replace":  # whoever comes next waits behind it
+                accepted += await step.put_waiting(together, owners)
+                together, ids = [], set()
     accepted += await step.put_waiting(together, owners)
     await _tell_of_refused(step, jobs, accepted, owners)
     return accepted
@@ -226,6 +229,8 @@ class _Step:
         if replaces:
             extra[jobs[0][1].id] = {**extra.get(jobs[0][1].id, {}), "oq": 1}
         accepted = await self.put(jobs, extra)
+        anew = {reply.id for reply in accepted if reply.replaced == reply.id}
+        await waits.register_anew([job for _, job in jobs if job.id in anew])
         self._waits.append((waits, [job for _, job in jobs], accepted))
         return accepted
 
@@ -331,6 +336,14 @@ class _Waits:
             if job.waits_for:
                 self.extra[job.id] = self._waits(job)
 
+    async def register_anew(self, jobs: Sequence[Job]) -> None:
+        """Who took the place of a waiting job under its id waits like a newcomer, behind the others."""
+        pairs = [(dependency, job.id) for job in jobs for dependency in job.waits_for]
+        known = [pair for pair in pairs if pair not in self._added]
+        if known:
+            await undepend(self._core, known)
+            await self.register(jobs)
+
     def _waits(self, job: Job) -> dict[str, Any]:
         states = {dependency: self._seen[dependency, job.id] for dependency in job.waits_for}
         left = [dependency for dependency, state in states.items() if state is not State.SUCCEEDED]
@@ -342,10 +355,7 @@ class _Waits:
         if not self._seen:
             return
         created = {reply.id for reply in accepted if reply.verdict == "created"}
-        anew = {reply.id for reply in accepted if reply.replaced == reply.id}
-        idle = [pair for pair in self._added if pair[1] not in created]
-        await undepend(self._core, [*idle, *(pair for pair in self._seen if pair[1] in anew)])
-        await self.register([job for job in jobs if job.id in anew])  # in the place of a newcomer
+        await undepend(self._core, [pair for pair in self._added if pair[1] not in created])
         watched = {d: state for (d, dependant), state in self._seen.items() if dependant in created}
         states = await _states(self._core, [d for d, state in watched.items() if state not in FINISHED])
         for job in jobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -173,6 +174,20 @@ def read_body(stored: bytes) -> Body:
     return Body(
         stored[: -length - 2], stamp, int(created) if created else stamp // 1000, lane.partition("\n")[0]
     )
+
+
+@lru_cache(maxsize=4096)
+def _class_parts(class_: bytes) -> tuple[str, int]:
+    _, task, version = class_.decode().split("|")
+    return task, int(version)
+
+
+def read_plain(queue: str, id: str, stored: bytes) -> Job:
+    """A job whose attributes are nothing but stamp and class, and whose priority was not edited."""
+    end = len(stored) - 2
+    start = end - int.from_bytes(stored[end:], "big")
+    task, version = _class_parts(stored[stored.index(b" ", start + 16) + 1 : end])
+    return unpack(_restored(stored[:start], encode((id, task, queue))[1:], version), version)
 
 
 def read_head(stored: bytes) -> Head:

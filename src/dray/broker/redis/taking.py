@@ -12,7 +12,7 @@ from typing import Any
 from dray.broker.redis.core import Core
 from dray.broker.redis.crossing import follow, follow_all, locate
 from dray.broker.redis.router import Arg, Call
-from dray.broker.redis.rows import BY_BYTE, encode, read_body, to_json
+from dray.broker.redis.rows import BY_BYTE, encode, read_body, read_plain, to_json
 from dray.broker.verbs import Filter
 from dray.errors import CodecError, InvalidInput, SessionLost
 from dray.job import Outcome, OutcomeKind, Settled, State, Taken, Verdict, queue_of
@@ -117,8 +117,29 @@ async def _take_from(
         raise SessionLost(session)
     if reply[0] == b"old":
         raise InvalidInput("request", request, f"{reply[1]} was the last; it only counts up")
-    _, given, aftermath = reply
+    kind, given, aftermath = reply
+    if kind == b"fresh":
+        return await _read_fresh(core, queue, session, given, now), aftermath
     return await _read_taken(core, queue, session, given, now), aftermath
+
+
+async def _read_fresh(
+    core: Core, queue: str, session: str, given: Sequence[bytes], now: int | None
+) -> list[Taken]:
+    """Plain jobs in their first run, nearly all."""
+    try:
+        taken = [
+            Taken(read_plain(queue, id.decode(), stored), 1)
+            for id, stored in zip(given[::2], given[1::2], strict=True)
+        ]
+    except CodecError:
+        pairs = zip(given[::2], given[1::2], strict=True)
+        full = [part for id, stored in pairs for part in (id, 1, 0, 0, 0, b"", stored)]
+        return await _read_taken(core, queue, session, full, now)
+    for one in taken:
+        if queue_of(one.job.id) is None:
+            core.remember(one.job.id, queue)
+    return taken
 
 
 async def _read_taken(
@@ -183,16 +204,18 @@ def _settling(core: Core, queue: str, session: str, outcomes: Sequence[Outcome],
     args: list[Arg] = []
     for outcome in outcomes:
         result = b"" if outcome.result is None else b"=" + outcome.result
-        args += (
-            outcome.id,
-            outcome.run,
-            _KINDS[outcome.kind],
-            "" if outcome.at is None else outcome.at,
-            result,
-            b"" if outcome.error is None else encode(outcome.error),
-            outcome.reason or "",
-        )
+        args += (outcome.id, outcome.run, result, _rest(outcome))
     return core.on_queue("settle", queue, now, session, *args)
+
+
+def _rest(outcome: Outcome) -> bytes:
+    """What there is to say beyond a success: see lua/settle.lua."""
+    if outcome.kind is OutcomeKind.SUCCEEDED and outcome.error is None:
+        return b""
+    reason = (outcome.reason or "").encode()
+    error = b"" if outcome.error is None else encode(outcome.error)
+    due = "" if outcome.at is None else outcome.at
+    return f"{_KINDS[outcome.kind]}{due} {len(reason)} ".encode() + reason + error
 
 
 async def _settle_in(

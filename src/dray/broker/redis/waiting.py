@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from dray.broker.redis.bell import Bell
 from dray.broker.redis.core import Core
@@ -29,11 +30,12 @@ class Waiting:
         self._free: list[str] = []
         self._names = 0
         self._rising: set[asyncio.Task[None]] = set()
+        self._places: dict[tuple[str | None, str | None], tuple[Sequence[str], Sequence[str]]] = {}
+        """Where else than in its own queues there may be word for a session, or mail for a watcher."""
 
     async def wait(self, interest: Interest, timeout: float) -> Wake:
         if timeout <= 0:
-            wake, _ = await self._look(interest, "", 0)
-            return wake
+            return (await self._look(interest, "", 0))[0]
         waiter = self._free.pop() if self._free else self._name()
         try:
             return await self._wait(interest, timeout, waiter)
@@ -47,13 +49,17 @@ class Waiting:
     async def _wait(self, interest: Interest, timeout: float, waiter: str) -> Wake:
         deadline = time.monotonic() + timeout
         channels = self._channels(interest, waiter)
+        asleep: list[str] = []
         try:
             while True:
                 await self._bell.listen(channels)
                 heard = self._bell.heard(channels)
                 left = deadline - time.monotonic()
-                wake, until = await self._look(interest, waiter if left > 0 else "", left)
-                if wake != Wake() or left <= 0:
+                if left <= 0:
+                    wake, _, _ = await self._look(interest, "", 0)
+                    break
+                wake, until, asleep = await self._look(interest, waiter, left)
+                if wake != Wake():
                     break
                 nap = min(left, until, SLICE)
                 await self._bell.sleep(channels, heard, nap)
@@ -62,7 +68,7 @@ class Waiting:
         except BaseException:
             self._leave(interest, waiter)
             raise
-        await self._rise(interest.queues, waiter, 0)
+        await self._rise(asleep, waiter, 0)
         return wake
 
     def _channels(self, interest: Interest, waiter: str) -> list[str]:
@@ -94,40 +100,82 @@ class Waiting:
         if self._rising:
             await asyncio.gather(*self._rising)
 
-    async def _look(self, interest: Interest, waiter: str, left: float) -> tuple[Wake, float]:
-        """What news there is, and for how long to sleep at most if there is none."""
-        elsewhere, told = await self._session_queues(interest)
-        length = int(min(max(left, 0), 3600) * 1000)
-        watched = await self._watched(interest.watcher)
-        calls = [
-            *(self._looking(name, interest, waiter, length, 1) for name in interest.queues),
-            *(self._looking(name, interest, "", length, 0) for name in elsewhere),
-            *(self._core.on_queue("mail", name, None, interest.watcher or "") for name in watched),
-        ]
-        replies = await self._core.calls(calls)
-        looked = replies[: len(calls) - len(watched)]
-        finished = tuple(id.decode() for mail in replies[len(looked) :] for id in mail)
-        work = any(reply[0] for reply in looked)
-        told = told or any(reply[1] for reply in looked)
-        times = [int(reply[2]) / 1000 for reply in looked if reply[2] != b""]
-        return Wake(work, told, finished), min(times, default=3600.0)
+    async def _look(self, interest: Interest, waiter: str, left: float) -> tuple[Wake, float, list[str]]:
+        """What news there is, for how long to sleep at most if there is none, and where we sleep now.
 
-    def _looking(self, queue: str, interest: Interest, waiter: str, length: int, work: int) -> Call:
-        args = (waiter, length, interest.session or "", work, *filter_args(interest.filter))
+        Where else there may be word or mail is asked for in the same round trip, and looked at as it was
+        known before; what is new to us costs another.
+        """
+        look = _Look(self._core, interest, waiter, int(min(max(left, 0), SLICE) * 1000))
+        elsewhere, watched = self._places.get((interest.session, interest.watcher), ((), ()))
+        await look.around(interest.queues, elsewhere, watched)
+        if look.new_places((elsewhere, watched)):
+            self._remember(interest, (look.elsewhere, look.watched))
+            await look.around(
+                (),
+                [name for name in look.elsewhere if name not in elsewhere],
+                [name for name in look.watched if name not in watched],
+            )
+        return Wake(look.work, look.told, tuple(look.finished)), look.until, look.asleep
+
+    def _remember(self, interest: Interest, places: tuple[Sequence[str], Sequence[str]]) -> None:
+        if len(self._places) > 1000:
+            self._places.clear()
+        self._places[interest.session, interest.watcher] = places
+
+
+class _Look:
+    """One look for news."""
+
+    def __init__(self, core: Core, interest: Interest, waiter: str, length: int) -> None:
+        self._core, self._interest, self._waiter, self._length = core, interest, waiter, length
+        self.work = self.told = False
+        self.finished: dict[str, None] = {}
+        self.until = 3600.0
+        self.asleep: list[str] = []
+        """The queues in which we are registered now."""
+        self.elsewhere: list[str] = []
+        self.watched: list[str] = []
+
+    def new_places(self, known: tuple[Sequence[str], Sequence[str]]) -> bool:
+        return bool(set(self.elsewhere) - set(known[0]) or set(self.watched) - set(known[1]))
+
+    async def around(self, queues: Sequence[str], elsewhere: Sequence[str], watched: Sequence[str]) -> None:
+        interest, core = self._interest, self._core
+        session, watcher = interest.session, interest.watcher
+        key = f"{core.keys.own}w:{watcher}"
+        looks = [self._look(name, self._waiter, 1) for name in queues]
+        looks += [self._look(name, "", 0) for name in elsewhere]
+        mail = [core.on_queue("mail", name, None, watcher or "") for name in watched]
+        ask = [] if session is None else [core.on_own("session_enrol", None, session, "")]
+        ask += [] if watcher is None else [command(key, "SMEMBERS", key)]
+        replies = await core.calls([*looks, *mail, *ask])
+        self._looked(queues, replies[: len(looks)])
+        for ids in replies[len(looks) : len(looks) + len(mail)]:
+            self.finished |= {id.decode(): None for id in ids}
+        answers = iter(replies[len(looks) + len(mail) :])
+        if session is not None:
+            self._session(next(answers))
+        if watcher is not None:
+            self.watched = sorted(name.decode() for name in next(answers))
+
+    def _look(self, queue: str, waiter: str, work: int) -> Call:
+        interest = self._interest
+        args = (waiter, self._length, interest.session or "", work, *filter_args(interest.filter))
         return self._core.on_queue("look", queue, None, *args)
 
-    async def _session_queues(self, interest: Interest) -> tuple[list[str], bool]:
-        """Where else there may be word for the session, and whether it is unknown."""
-        if interest.session is None:
-            return [], False
-        state, *facts = await self._core.call(self._core.on_own("session_enrol", None, interest.session, ""))
-        if state == b"unknown":
-            return [], True
-        return [name.decode() for name in facts[3] if name.decode() not in interest.queues], False
+    def _looked(self, queues: Sequence[str], replies: Sequence[Any]) -> None:
+        for place, (work, word, until) in enumerate(replies):
+            self.work, self.told = self.work or bool(work), self.told or bool(word)
+            if until != b"":
+                self.until = min(self.until, int(until) / 1000)
+            if self._waiter and place < len(queues) and not (work or word):
+                self.asleep.append(queues[place])
 
-    async def _watched(self, watcher: str | None) -> list[str]:
-        """The queues in which a watcher waits for jobs."""
-        if watcher is None:
-            return []
-        key = f"{self._core.keys.own}w:{watcher}"
-        return [name.decode() for name in await self._core.call(command(key, "SMEMBERS", key))]
+    def _session(self, reply: Sequence[Any]) -> None:
+        """An unknown session is to be told so."""
+        if reply[0] == b"unknown":
+            self.told = True
+            return
+        names = sorted(name.decode() for name in reply[4])
+        self.elsewhere = [name for name in names if name not in self._interest.queues]

@@ -13,15 +13,20 @@ for _, id in ipairs(call('ZRANGE', Q .. 'waiting', 0, -1)) do stand(id, 'w') end
 for _, text in ipairs(call('ZRANGE', Q .. 'due', 0, -1)) do stand(id_of(text), 'd') end
 for _, text in ipairs(call('ZRANGE', Q .. 'ended', 0, -1)) do stand(id_of(text), 'e') end
 for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, -1)) do
-  for _, group in ipairs(call('ZRANGE', Q .. 'r:' .. class, 0, -1)) do
-    local lanes = call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, -1, 'WITHSCORES')
-    if #lanes == 0 then say('an empty group ', group, ' in ', class) end
-    for i = 1, #lanes, 2 do
-      local ids = call('ZRANGE', Q .. 'l:' .. lanes[i], 0, -1, 'WITHSCORES')
-      if ids[2] ~= lanes[i + 1] then say('the head of lane ', lanes[i], ' is not ', lanes[i + 1]) end
-      for j = 1, #ids, 2 do
-        stand(ids[j], 'r')
-        lines[ids[j]] = lanes[i]
+  for _, kind in ipairs({ '', 'b' }) do
+    for _, group in ipairs(call('ZRANGE', Q .. 'r' .. kind .. ':' .. class, 0, -1)) do
+      local lanes = call('ZRANGE', Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, 0, -1, 'WITHSCORES')
+      if #lanes == 0 then say('an empty group ', group, ' in ', class) end
+      for i = 1, #lanes, 2 do
+        local ids = call('ZRANGE', Q .. 'l:' .. lanes[i], 0, -1, 'WITHSCORES')
+        if ids[2] ~= lanes[i + 1] then say('the head of lane ', lanes[i], ' is not ', lanes[i + 1]) end
+        if (call('ZSCORE', Q .. 'blocked', lanes[i]) ~= false) ~= (kind == 'b') then
+          say('lane ', lanes[i], ' is held back or not')
+        end
+        for j = 1, #ids, 2 do
+          stand(ids[j], 'r')
+          lines[ids[j]] = lanes[i]
+        end
       end
     end
   end

@@ -4,9 +4,10 @@
 -- ARGV[1]  now in ms; '' means the server's clock
 -- ARGV[2]  retention in ms: done,dead,result (dead -1: for good)
 --
--- `n`       HASH counters: line (numbers in line), turn, feed (entries), out, dep; known: the queue is enlisted
+-- `n`       HASH counters: line (numbers in line), turn, feed (entries), events, out, dep; known: the queue is enlisted
 -- `counts`  HASH letter of a state -> jobs
--- `feed`    STREAM number-0 -> a at, e events: "<kind><run> <id>" each, apart by newlines; 10,000 entries are kept
+-- `feed`    STREAM number-0 -> a at, e events: "<kind><run> <id>" each, apart by newlines. 10,000 entries are kept,
+--           fewer where they are long: about 200,000 events
 --
 -- What happened is collected while a script runs and written by `close`, once: one entry of the feed, the counts per
 -- state, the slots in use, and rings for whoever sleeps. Kinds of event are single letters, see `reading.py`.
@@ -91,8 +92,9 @@ end
 
 local function close()
   if #events > 0 then
-    local number = call('HINCRBY', Q .. 'n', 'feed', 1)
-    call('XADD', Q .. 'feed', 'MAXLEN', '~', 10000, number .. '-0', 'a', now, 'e', table.concat(events, '\n'))
+    local number, told = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #events)
+    local keep = math.max(100, math.min(10000, math.floor(200000 * number / told)))
+    call('XADD', Q .. 'feed', 'MAXLEN', '~', keep, number .. '-0', 'a', at, 'e', table.concat(events, '\n'))
   end
   for state, by in pairs(counted) do
     if by ~= 0 and call('HINCRBY', Q .. 'counts', state, by) == 0 then call('HDEL', Q .. 'counts', state) end

@@ -1,5 +1,5 @@
 -- info: how a queue stands.
--- uses: base job
+-- uses: base job line
 --
 -- returns {counts, settings, next due time or false, when the ready job that was created first was created or false}
 --
@@ -17,9 +17,7 @@ end
 
 local upto = tonumber(call('HGET', Q .. 'counts', 'r') or 0) <= SMALL and -1 or 0
 for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, SMALL)) do
-  for _, group in ipairs(call('ZRANGE', Q .. 'r:' .. class, 0, SMALL)) do
-    for _, lane in ipairs(call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, SMALL)) do look(lane, upto) end
-  end
+  for _, lane in ipairs(all_lanes(class)) do look(lane, upto) end
 end
 local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
 return { call('HGETALL', Q .. 'counts'), call('HGETALL', Q .. 'set'), due or false, oldest or false }

@@ -4,6 +4,8 @@
 -- `r:CLASS`  ZSET group -> turn                       the ring: whose turn it is comes first
 -- `g:CLASS\nGROUP` ZSET lane -> number of its head    lane is "class\ngroup\nrate key\nrunning key"
 -- `l:LANE`   ZSET id -> number in line
+-- `rb:CLASS`, `gb:CLASS\nGROUP`  the same for lanes that a limit of their group or key holds back: `take` does not meet them
+-- `blocked`  ZSET lane -> when it may be looked at again; `bc:CAUSE` SET lanes that wait for a slot of a group or key
 -- `class`, `lane` HASH -> what the last job to join declared: {r = {interval, burst}, m = max_running}
 -- `running`  HASH q | t:TASK | g:GROUP | k:KEY -> runs held now
 -- `rate`     ZSET q | t:TASK | k:KEY -> the GCRA time in µs up to which the rate is used
@@ -59,28 +61,96 @@ local function declare(job)
   store_declared('lane', lane, job.rate_key ~= '' and rate or nil, job.running_key ~= '' and most or nil)
 end
 
--- `entries`: number, id, number, id ...
+local function lane_parts(lane)
+  return string.match(lane, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+end
+
+local function is_plain_lane(lane)
+  return string.sub(lane, -3) == '\n\n\n'
+end
+
+local function is_blocked(lane)
+  return not is_plain_lane(lane) and call('ZSCORE', Q .. 'blocked', lane)
+end
+
+-- A lane is held back until a time, or until a slot of its group or key is free again (`cause`).
+local function block(lane, until_, cause)
+  local class, group = lane_parts(lane)
+  local free, ring, name = Q .. 'g:' .. class .. '\n' .. group, Q .. 'r:' .. class, class .. '\n' .. group
+  call('ZADD', Q .. 'gb:' .. name, call('ZSCORE', free, lane), lane)
+  call('ZADD', Q .. 'rb:' .. class, call('ZSCORE', ring, group), group)
+  call('ZADD', Q .. 'blocked', until_, lane)
+  if cause then call('SADD', Q .. 'bc:' .. cause, lane) end
+  call('ZREM', free, lane)
+  if call('EXISTS', free) == 0 then call('ZREM', ring, group) end
+end
+
+local function unblock(lane)
+  if call('ZREM', Q .. 'blocked', lane) == 0 then return end
+  local class, group = lane_parts(lane)
+  local name, ring = class .. '\n' .. group, Q .. 'r:' .. class
+  call('ZADD', Q .. 'g:' .. name, call('ZSCORE', Q .. 'gb:' .. name, lane), lane)
+  call('ZREM', Q .. 'gb:' .. name, lane)
+  if not call('ZSCORE', ring, group) then call('ZADD', ring, call('ZSCORE', Q .. 'rb:' .. class, group), group) end
+  if call('EXISTS', Q .. 'gb:' .. name) == 0 then call('ZREM', Q .. 'rb:' .. class, group) end
+end
+
+-- Those whose time has come, a bounded number of them.
+local function unblock_due()
+  for _, lane in ipairs(call('ZRANGEBYSCORE', Q .. 'blocked', '-inf', now, 'LIMIT', 0, 1000)) do unblock(lane) end
+end
+
+local function unblock_cause(cause)
+  for _, lane in ipairs(call('SMEMBERS', Q .. 'bc:' .. cause)) do unblock(lane) end
+  call('DEL', Q .. 'bc:' .. cause)
+end
+
+-- Every lane of a class, held back or not.
+local function all_lanes(class)
+  local lanes = {}
+  for _, kind in ipairs({ '', 'b' }) do
+    for _, group in ipairs(call('ZRANGE', Q .. 'r' .. kind .. ':' .. class, 0, -1)) do
+      for _, lane in ipairs(call('ZRANGE', Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, 0, -1)) do
+        lanes[#lanes + 1] = lane
+      end
+    end
+  end
+  return lanes
+end
+
+-- `entries`: number, id, number, id ... Whoever joins may change the limit of a lane: it is looked at again.
 local function line_add(class, group, lane, entries)
   many('ZADD', Q .. 'l:' .. lane, entries)
+  if is_blocked(lane) then unblock(lane) end
   local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')[2]
   call('ZADD', Q .. 'g:' .. class .. '\n' .. group, head, lane)
   if not call('ZSCORE', Q .. 'r:' .. class, group) then
-    call('ZADD', Q .. 'r:' .. class, call('HINCRBY', Q .. 'n', 'turn', 1), group)
+    local turn = call('ZSCORE', Q .. 'rb:' .. class, group) or call('HINCRBY', Q .. 'n', 'turn', 1)
+    call('ZADD', Q .. 'r:' .. class, turn, group)
     call('ZADD', Q .. 'index', priority_of(class), class)
   end
   woken.ready[class] = (woken.ready[class] or 0) + #entries / 2
 end
 
-local function line_remove(class, group, lane, ids)
-  many('ZREM', Q .. 'l:' .. lane, ids)
-  local lanes, ring = Q .. 'g:' .. class .. '\n' .. group, Q .. 'r:' .. class
+-- `first`: the ids are the first of the lane, so many.
+local function line_remove(class, group, lane, ids, first)
+  if first then call('ZREMRANGEBYRANK', Q .. 'l:' .. lane, 0, first - 1) else many('ZREM', Q .. 'l:' .. lane, ids) end
+  local kind = is_blocked(lane) and 'b' or ''
+  local lanes, ring = Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, Q .. 'r:' .. class
   local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')[2]
   if head then return call('ZADD', lanes, head, lane) end
   call('ZREM', lanes, lane)
   call('HDEL', Q .. 'lane', lane)
+  if kind == 'b' then call('ZREM', Q .. 'blocked', lane) end
   if call('EXISTS', lanes) == 1 then return end
-  call('ZREM', ring, group)
-  if call('EXISTS', ring) == 1 then return end
+  if kind == 'b' then
+    call('ZREM', Q .. 'rb:' .. class, group)
+  else
+    -- Its turn is kept for the lanes of the group that are held back, if there are any.
+    call('ZADD', Q .. 'rb:' .. class, 'XX', call('ZSCORE', ring, group), group)
+    call('ZREM', ring, group)
+  end
+  if call('EXISTS', ring) == 1 or call('EXISTS', Q .. 'rb:' .. class) == 1 then return end
   call('ZREM', Q .. 'index', class)
   call('HDEL', Q .. 'class', class)
 end
@@ -97,10 +167,11 @@ local function tokens(bucket, rate)
   return math.max(0, math.floor((now * 1000 + rate[2] * rate[1] - used_until(bucket, rate)) / rate[1]))
 end
 
+-- Jobs with one rate key may declare different rates: lanes that it holds back are looked at again.
 local function spend(bucket, rate, starts)
-  if rate and starts > 0 then
-    call('ZADD', Q .. 'rate', string.format('%.0f', used_until(bucket, rate) + starts * rate[1]), bucket)
-  end
+  if not rate or starts == 0 then return end
+  call('ZADD', Q .. 'rate', string.format('%.0f', used_until(bucket, rate) + starts * rate[1]), bucket)
+  if string.byte(bucket) == 107 then unblock_cause('r' .. bucket) end
 end
 
 local function frees_at(bucket, rate)
@@ -126,16 +197,22 @@ local function class_room(task, said)
   )
 end
 
+-- How many jobs the limits of its group and keys let start; if none, until when, and for want of which slot.
 local function lane_room(group, rate_key, running_key, said)
   local room = MANY
-  if group ~= '' then room = room_by('g:' .. group, limits().g) end
-  if running_key ~= '' then room = math.min(room, room_by('k:' .. running_key, said.m)) end
-  if rate_key ~= '' then room = math.min(room, tokens('k:' .. rate_key, said.r)) end
+  if group ~= '' then
+    room = room_by('g:' .. group, limits().g)
+    if room == 0 then return 0, 2 ^ 52, 'g:' .. group end
+  end
+  if running_key ~= '' then
+    room = math.min(room, room_by('k:' .. running_key, said.m))
+    if room == 0 then return 0, 2 ^ 52, 'k:' .. running_key end
+  end
+  if rate_key ~= '' and said.r then
+    room = math.min(room, tokens('k:' .. rate_key, said.r))
+    if room == 0 then return 0, frees_at('k:' .. rate_key, said.r), 'rk:' .. rate_key end
+  end
   return room
-end
-
-local function lane_keys(lane)
-  return string.match(lane, '^[^\n]*\n[^\n]*\n([^\n]*)\n(.*)$')
 end
 
 local function said_by_lane(rate_key, running_key, lane)
@@ -149,42 +226,41 @@ local function spend_start(task, rate_key, class_said, lane_said, starts)
   if rate_key ~= '' then spend('k:' .. rate_key, lane_said.r, starts) end
 end
 
--- Of the group whose turn it is the lane with the oldest head, stepping over what is held back. What a script has found
--- held back it need not look at again: nothing that runs in it frees a slot of a lane.
-local PAGE = 50
-local held_back = {}
+-- Of the group whose turn it is the lane with the oldest head. What is held back is put aside, so that it is met once, and
+-- a bounded number per script: with more, the next take goes on.
+local BLOCK_STEP = 500
+local put_aside = 0
 local function free_lane(class)
-  local ring, first = Q .. 'r:' .. class, 0
-  while true do
-    local groups = call('ZRANGE', ring, first, first + PAGE - 1)
-    for _, group in ipairs(groups) do
-      local from = 0
-      while true do
-        local lanes = call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, from, from + PAGE - 1, 'WITHSCORES')
-        for i = 1, #lanes, 2 do
-          local rate_key, running_key, said, room
-          if not held_back[lanes[i]] then
-            rate_key, running_key = lane_keys(lanes[i])
-            said = said_by_lane(rate_key, running_key, lanes[i])
-            room = lane_room(group, rate_key, running_key, said)
-            if room == 0 then held_back[lanes[i]] = true end
-          end
-          if room and room > 0 then
-            return {
-              class = class, group = group, lane = lanes[i], head = tonumber(lanes[i + 1]), room = room, said = said,
-              rate_key = rate_key, running_key = running_key,
-              alone = first == 0 and #groups == 1 and from == 0 and #lanes == 2,
-              only_group = first == 0 and #groups == 1,
-            }
-          end
-        end
-        if #lanes < 2 * PAGE then break end
-        from = from + PAGE
-      end
+  while put_aside < BLOCK_STEP do
+    local group = call('ZRANGE', Q .. 'r:' .. class, 0, 0)[1]
+    if not group then return nil end
+    local lanes = Q .. 'g:' .. class .. '\n' .. group
+    local first = call('ZRANGE', lanes, 0, 0, 'WITHSCORES')
+    local lane = first[1]
+    if is_plain_lane(lane) then
+      return {
+        class = class, group = group, lane = lane, head = tonumber(first[2]), room = MANY, said = {}, rate_key = '',
+      }
     end
-    if #groups < PAGE then return nil end
-    first = first + PAGE
+    local _, _, rate_key, running_key = lane_parts(lane)
+    local said = said_by_lane(rate_key, running_key, lane)
+    local room, until_, cause = lane_room(group, rate_key, running_key, said)
+    if room > 0 then
+      return {
+        class = class, group = group, lane = lane, head = tonumber(first[2]), room = room, said = said,
+        rate_key = rate_key,
+      }
+    end
+    block(lane, until_, cause)
+    put_aside = put_aside + 1
   end
+end
+
+-- Whether no other group has a turn to take, and whether no other lane of the class can be next.
+local function alone(free)
+  local only = call('ZCARD', Q .. 'r:' .. free.class) == 1
+  local sole = only and call('ZCARD', Q .. 'g:' .. free.class .. '\n' .. free.group) == 1
+  return only and call('EXISTS', Q .. 'rb:' .. free.class) == 0, sole
 end
 
 -- What a worker can run, from five arguments at `at`: version, tasks (JSON map or ''), priorities (the same).

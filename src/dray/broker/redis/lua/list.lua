@@ -1,5 +1,5 @@
 -- list: the ids of one queue that stand in one kind of place, a page of them.
--- uses: base
+-- uses: base job line
 --
 -- ARGV[3] place: w waiting, d due, r ready, h held, e ended
 -- ARGV[4] where to go on, '' at the start: "set, score, member", apart by byte 31  [5] how many
@@ -26,17 +26,12 @@ elseif kind == 'h' then
   return { 1, '', ids }
 else
   for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, -1)) do
-    for _, group in ipairs(call('ZRANGE', Q .. 'r:' .. class, 0, -1)) do
-      for _, lane in ipairs(call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, -1)) do
-        sets[#sets + 1] = Q .. 'l:' .. lane
-      end
-    end
+    for _, lane in ipairs(all_lanes(class)) do sets[#sets + 1] = Q .. 'l:' .. lane end
   end
 end
 table.sort(sets)
-local function id_of(member)
-  if kind == 'd' or kind == 'e' then return string.sub(member, 17) end
-  return member
+local function name(text)
+  return (kind == 'd' or kind == 'e') and id_of(text) or text
 end
 local total = 0
 for _, set in ipairs(sets) do total = total + call('ZCARD', set) end
@@ -48,7 +43,7 @@ if total <= SMALL and ARGV[4] == '' then
   end
   if #sets > 1 then table.sort(all, function(a, b) return a[1] < b[1] end) end
   for _, one in ipairs(all) do
-    ids[#ids + 1] = id_of(one[2])
+    ids[#ids + 1] = name(one[2])
   end
   return { 1, '', ids }
 end
@@ -66,7 +61,7 @@ for _, set in ipairs(sets) do
         if skip and tonumber(members[i + 1]) == tonumber(score) and members[i] <= last then
           -- already listed
         elseif #ids < most then
-          ids[#ids + 1] = id_of(members[i])
+          ids[#ids + 1] = name(members[i])
           cursor = set .. '\31' .. members[i + 1] .. '\31' .. members[i]
         end
       end

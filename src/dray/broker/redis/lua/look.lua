@@ -26,10 +26,11 @@ end
 
 local function has_work()
   if call('ZCOUNT', Q .. 'due', '-inf', now) > 0 then return true end
+  unblock_due()
   for _, open in ipairs(open_classes(filter)) do
     if class_room(open.task, declared('class', open.class)) > 0 then return true end
   end
-  return has_offer()
+  return put_aside == BLOCK_STEP or has_offer()
 end
 
 local function has_word()
@@ -61,12 +62,8 @@ local function first_rate(best)
       consider('t:' .. task, (task_limit(task, declared('class', class))))
     end
   end
-  local lanes = call('HGETALL', Q .. 'lane')
-  for i = 1, #lanes, 2 do
-    local rate_key = lane_keys(lanes[i])
-    if rate_key ~= '' then consider('k:' .. rate_key, cmsgpack.unpack(lanes[i + 1]).r) end
-  end
-  return best
+  local blocked = tonumber(call('ZRANGE', Q .. 'blocked', 0, 0, 'WITHSCORES')[2])
+  return blocked and blocked < 2 ^ 52 and math.min(best or blocked, blocked) or best
 end
 
 local work = ARGV[6] == '1' and has_work()

@@ -14,6 +14,7 @@ local NEVER = 2 ^ 51
 local DAY = 86400000
 local place = { w = 'w', s = 'd', t = 'd', r = 'r', h = 'h', o = 'e', d = 'e', c = 'e' }
 local posted, forgotten, gone, hint = 0, {}, {}, ''
+local newcomer -- a job that is being put, and may wait for one that makes way for it
 
 local function forget_at(job)
   if job.s == 'd' then return job.z + (dead_ttl == '-1' and NEVER or tonumber(dead_ttl)) end
@@ -130,6 +131,8 @@ end
 
 -- A slot that is free again may let start what a limit held back.
 local function slot_freed(job)
+  if job.group ~= '' then unblock_cause('g:' .. job.group) end
+  if job.running_key ~= '' then unblock_cause('k:' .. job.running_key) end
   if job.o.m or job.running_key ~= '' or setting('limits') or setting('limits:' .. job.task) then woken.all = true end
 end
 
@@ -158,7 +161,9 @@ local function post(dependant, dependency, ended)
 end
 
 local function tell_dependants(id, ended)
-  for _, dependant in ipairs(call('ZRANGE', Q .. 'd:' .. id, 0, -1)) do post(dependant, id, ended) end
+  for _, dependant in ipairs(call('ZRANGE', Q .. 'd:' .. id, 0, -1)) do
+    if dependant ~= newcomer then post(dependant, id, ended) end
+  end
 end
 
 -- Word for those who watch the job, and for the jobs that wait for it.

@@ -54,12 +54,9 @@ local function oldest_unimportant(priority)
   for _, class in ipairs(call('ZREVRANGEBYSCORE', Q .. 'index', '+inf', priority)) do
     if best and priority_of(class) < best then break end
     best = priority_of(class)
-    for _, group in ipairs(call('ZRANGE', Q .. 'r:' .. class, 0, -1)) do
-      local lane = call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')
-      if not first or tonumber(lane[2]) < first then
-        first = tonumber(lane[2])
-        id = call('ZRANGE', Q .. 'l:' .. lane[1], 0, 0)[1]
-      end
+    for _, lane in ipairs(all_lanes(class)) do
+      local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')
+      if not first or tonumber(head[2]) < first then first, id = tonumber(head[2]), head[1] end
     end
   end
   return id
@@ -97,7 +94,13 @@ local function create(job, body, extra)
   call('HSET', Q .. 'job', job.id, body)
   jobs[job.id] = job
   claim_key(job)
-  for i = 1, #(extra.we or {}), 2 do post(job.id, extra.we[i], extra.we[i + 1]) end
+  local ended = {}
+  for i = 1, #(extra.we or {}), 2 do ended[extra.we[i]] = extra.we[i + 1] end
+  for _, dependency in ipairs(extra.w or {}) do
+    local other = jobs[dependency]
+    local how = ended[dependency] or other and finished[other.s] and words[other.s]
+    if how then post(job.id, dependency, how) end
+  end
   if extra.w and #extra.w > 0 then
     job.w = extra.w
     move(job, 'p', 'w')
@@ -121,6 +124,7 @@ local function put_one(id, body, extra)
   local bound = not leaves_room and full(job, extra)
   if bound then return answer('f', '', id, '', bound) end
   local replaced = extra.oq and id or ''
+  newcomer = id
   for _, other in ipairs(others) do
     if other.id == id then
       note('L', id)
@@ -131,6 +135,7 @@ local function put_one(id, body, extra)
     replaced = other.id
   end
   create(job, body, extra)
+  newcomer = nil
   answer('c', job.s, id, replaced)
 end
 

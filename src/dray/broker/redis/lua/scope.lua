@@ -24,6 +24,10 @@ else
   else call('HDEL', Q .. 'set', 'limits' .. task)
   end
   note('M', '')
+  -- What limits held back is looked at again, a bounded number of lanes with each take.
+  if call('EXISTS', Q .. 'blocked') == 1 then
+    call('ZUNIONSTORE', Q .. 'blocked', 1, Q .. 'blocked', 'WEIGHTS', 0)
+  end
 end
 woken.all = true
 close()

@@ -2,8 +2,9 @@
 -- uses: base job line moves
 --
 -- ARGV[3] session
--- ARGV[4..] per outcome: id, run, kind (o succeeded, t retry, d dead, c cancelled, g give back, x crashed), at or '',
---          result with '=' before it or '', error or '', reason or ''
+-- ARGV[4..] per outcome: id, run, result with '=' before it or '', rest. The rest is '' for a success with nothing
+--          more to say, else "<kind><at> <length of reason> <reason><error>"; kinds: o succeeded, t retry, d dead,
+--          c cancelled, g give back, x crashed
 -- returns {answers, aftermath}; per outcome: verdict (a accepted, y already, n refused) and state ('' unknown);
 --          answers 1: all were accepted as successes
 --
@@ -25,21 +26,20 @@ local function keep_result(id, ttl, text)
 end
 
 -- Whether it was a plain success, and is dealt with: a first run that nothing has happened to.
-local function plainly(id, run, kind, head, place)
-  if kind ~= 'o' or not head or string.byte(head) ~= 104 or jobs[id] then return false end
-  local _, first, line, started, holder, a = text_parts(head)
-  if first ~= run or holder ~= session or string.find(a, '\n', 17, true) then return false end
+local function plainly(id, run, result, rest, head)
+  if rest ~= '' or not head or string.byte(head) ~= 104 or jobs[id] then return false end
+  local first, times, holder, a, stamp, class, more =
+    string.match(head, '^h(%d+) (%d+ %d+) ([^\n]*)\n((%d+) ([^\n]*))(.*)$')
+  if first ~= run or holder ~= session or more ~= '' then return false end
   local n = #texts
   texts[n + 1] = id
-  texts[n + 2] = 'o' .. run .. ' ' .. line .. ' ' .. started .. ' ' .. at .. '\n' .. a
-  ended[n + 1], ended[n + 2] = forget_plain, string.sub(a, 1, 16) .. id
+  texts[n + 2] = 'o' .. run .. ' ' .. times .. ' ' .. at .. '\n' .. a
+  ended[n + 1], ended[n + 2] = forget_plain, string.sub(stamp, 1, 16) .. id
   local ref = run .. ' ' .. id
   refs[#refs + 1], told[#told + 1] = ref, id
   events[#events + 1] = 'S' .. ref
-  local class = string.match(a, '^%d* ([^\n]*)', 17)
   by_class[class] = (by_class[class] or 0) + 1
-  if ARGV[place + 5] ~= '' then call('HSET', Q .. 'err', id, ARGV[place + 5]) end
-  keep_result(id, nil, ARGV[place + 4])
+  keep_result(id, nil, result)
   return true
 end
 
@@ -82,33 +82,49 @@ local function write_successes()
   texts, ended, refs, told, by_class = {}, {}, {}, {}, {}
 end
 
-local names, seen = {}, {}
-for i = 4, #ARGV, 7 do names[#names + 1] = ARGV[i] end
+local function read_rest(rest)
+  if rest == '' then return 'o', '', '', '' end
+  local kind, due, length, from = string.match(rest, '^(.)(%d*) (%d+) ()')
+  local ends = from + tonumber(length)
+  return kind, due, string.sub(rest, from, ends - 1), string.sub(rest, ends)
+end
+
+-- One that needs a closer look. Returns the verdict, and where the job stands now.
+local function settle_one(id, number, result, rest)
+  local run, job = tonumber(number), load(id)
+  for _, one in ipairs(job and job.R or {}) do
+    if one[1] == run and one[2] == session then
+      local kind, due, reason, problem = read_rest(rest)
+      job.t = run
+      if problem ~= '' then call('HSET', Q .. 'err', id, problem) end
+      conclude(job, run, kind, due, reason, result)
+      save(job)
+      return 'a', job.s
+    end
+  end
+  call('SREM', Q .. 'v:' .. session, number .. ' ' .. id)
+  return job and job.t == run and 'y' or 'n', job and job.s or ''
+end
+
+local names, seen, plain = {}, {}, 0
+for i = 4, #ARGV, 4 do names[#names + 1] = ARGV[i] end
 local heads = #names > 0 and fetch('HMGET', Q .. 'head', names) or {}
-local all_plain = true
-for i = 4, #ARGV, 7 do
-  local id, kind = ARGV[i], ARGV[i + 2]
-  local head = heads[(i + 3) / 7]
-  if not seen[id] and plainly(id, ARGV[i + 1], kind, head, i) then
-    answers[#answers + 1], answers[#answers + 2] = 'a', 'o'
+for i, id in ipairs(names) do
+  local first = 4 * i
+  local run, result, rest = ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
+  if not seen[id] and plainly(id, run, result, rest, heads[i]) then
+    plain = plain + 1
   else
     write_successes()
-    all_plain = false
-    local run, job, held, verdict = tonumber(ARGV[i + 1]), load(id), false, 'a'
-    for _, one in ipairs(job and job.R or {}) do held = held or (one[1] == run and one[2] == session) end
-    if held then
-      job.t = run
-      if ARGV[i + 5] ~= '' then call('HSET', Q .. 'err', id, ARGV[i + 5]) end
-      conclude(job, run, kind, ARGV[i + 3], ARGV[i + 6], ARGV[i + 4])
-      save(job)
-    else
-      call('SREM', Q .. 'v:' .. session, run .. ' ' .. id)
-      verdict = job and job.t == run and 'y' or 'n'
-    end
-    answers[#answers + 1], answers[#answers + 2] = verdict, job and job.s or ''
+    answers[2 * i - 1], answers[2 * i] = settle_one(id, run, result, rest)
   end
   seen[id] = true
 end
 write_successes()
 if #results > 0 then many('HSET', Q .. 'res', results) end
-return { all_plain and 1 or answers, aftermath() }
+if plain < #names then
+  for i = 1, #names do
+    if not answers[2 * i] then answers[2 * i - 1], answers[2 * i] = 'a', 'o' end
+  end
+end
+return { plain == #names and 1 or answers, aftermath() }

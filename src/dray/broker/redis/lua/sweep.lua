@@ -33,6 +33,14 @@ local function drop_mail()
   end
 end
 
+-- Sleepers look again by themselves long before: whoever did not is dead.
+local function drop_sleepers()
+  local asleep = call('HGETALL', Q .. 'sleep')
+  for i = 1, #asleep, 2 do
+    if cjson.decode(asleep[i + 1]).u + 60000 < now then call('HDEL', Q .. 'sleep', asleep[i]) end
+  end
+end
+
 local function prune()
   local old = call('ZRANGEBYSCORE', Q .. 'ended', '-inf', now, 'LIMIT', 0, limit)
   for _, text in ipairs(old) do
@@ -43,8 +51,17 @@ local function prune()
   call('ZREMRANGEBYSCORE', Q .. 'rate', '-inf', string.format('%.0f', now * 1000))
   drop_keys()
   drop_mail()
+  drop_sleepers()
   return #old
 end
 
+-- After the clock went back, a time that is far ahead says nothing.
+if kind == 'promote' then
+  local before = tonumber(call('HGET', Q .. 'n', 'swept') or 0)
+  if now < before - 1000 and call('EXISTS', Q .. 'blocked') == 1 then
+    call('ZUNIONSTORE', Q .. 'blocked', 1, Q .. 'blocked', 'WEIGHTS', 0)
+  end
+  if call('EXISTS', Q .. 'blocked') == 1 then call('HSET', Q .. 'n', 'swept', at) end
+end
 local done = kind == 'promote' and promote(limit) or kind == 'expire' and expire() or kind == 'prune' and prune()
 return { done, aftermath() }

@@ -7,11 +7,23 @@
 -- ARGV[3] session  [4] request  [5] how many jobs earlier queues gave to this request  [6] want
 -- ARGV[7..9] filter: version, tasks, priorities   [10] '' or "epoch,lease,expires" to enrol the session with
 -- returns {'unknown'} | {'lost'} | {'old', last} | {'ok', jobs, aftermath}; per job: id, run, failures, crashes, suspect,
---         class if its priority was edited or '', body
+--         class if its priority was edited or '', body; {'fresh', jobs, aftermath} if all are plain and in their first
+--         run; per job: id, body
 local session, request, want = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6])
-local given, refs, texts, buried = {}, {}, {}, 0
+local given, fresh, refs, texts, buried = {}, {}, {}, {}, 0
+
+-- Jobs that are in their first run come as pairs; once another is among them, all come in full, in order.
+local function in_full()
+  for i = 1, #fresh, 2 do
+    local n = #given
+    given[n + 1], given[n + 2], given[n + 3], given[n + 4] = fresh[i], '1', 0, 0
+    given[n + 5], given[n + 6], given[n + 7] = 0, '', fresh[i + 1]
+  end
+  fresh = {}
+end
 
 local function handed_out(id, run, failures, crashes, suspect, class, body)
+  in_full()
   local n, m, ref = #given, #refs, run .. ' ' .. id
   given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, run, failures, crashes
   given[n + 5], given[n + 6], given[n + 7] = suspect, class, body
@@ -31,7 +43,7 @@ local function start(job, body)
 end
 
 -- The first jobs of a lane. Those that are too late are buried.
-local function take_lane(free, most)
+local function take_lane(free, most, only_group)
   local ids = call('ZRANGE', Q .. 'l:' .. free.lane, 0, most - 1, 'WITHSCORES')
   local names, begun, plain = {}, {}, 0
   for i = 1, #ids, 2 do names[#names + 1] = ids[i] end
@@ -41,7 +53,9 @@ local function take_lane(free, most)
     if a and not string.find(a, '\n', 17, true) then
       -- Its first run, and nothing special about it: no need to take it apart.
       texts[#texts + 1], texts[#texts + 2] = id, 'h1 ' .. ids[2 * i] .. ' ' .. at .. ' ' .. session .. '\n' .. a
-      handed_out(id, '1', 0, 0, 0, '', bodies[i])
+      local n, ref = #fresh, '1 ' .. id
+      fresh[n + 1], fresh[n + 2], refs[#refs + 1] = id, bodies[i], ref
+      events[#events + 1] = 't' .. ref
       begun[#begun + 1] = id
       plain = plain + 1
     else
@@ -63,13 +77,15 @@ local function take_lane(free, most)
     slot('t:' .. string.match(free.class, '^%d+|(.-)|'), plain)
   end
   if #begun > 0 then
-    line_remove(free.class, free.group, free.lane, begun)
+    line_remove(free.class, free.group, free.lane, begun, #begun == #names and #begun)
     -- What it took itself needs nobody else's attention.
     woken.ready[free.class] = math.max(0, (woken.ready[free.class] or 0) - #begun)
     count('r', -#begun)
     count('h', #begun)
-    if not free.only_group and call('ZSCORE', Q .. 'r:' .. free.class, free.group) then
-      call('ZADD', Q .. 'r:' .. free.class, call('HINCRBY', Q .. 'n', 'turn', 1), free.group)
+    if not only_group then
+      local turn = call('HINCRBY', Q .. 'n', 'turn', 1)
+      call('ZADD', Q .. 'r:' .. free.class, 'XX', turn, free.group)
+      call('ZADD', Q .. 'rb:' .. free.class, 'XX', turn, free.group)
     end
   end
   return #begun
@@ -81,7 +97,8 @@ local function take_class(open)
   while room > 0 and buried < 100 do
     local free = free_lane(open.class)
     if not free then return end
-    local took = take_lane(free, free.alone and math.min(room, free.room) or 1)
+    local only_group, sole = alone(free)
+    local took = take_lane(free, sole and math.min(room, free.room) or 1, only_group)
     spend_start(open.task, free.rate_key, said, free.said, took)
     room, want = room - took, want - took
   end
@@ -138,6 +155,7 @@ if request < last.q then return { 'old', last.q } end
 if request == last.q then return again(last.a) end
 
 promote(1000)
+unblock_due()
 local filter = read_filter(7)
 take_offers(filter)
 if want > 0 then
@@ -149,4 +167,6 @@ end
 if #refs > 0 then many('SADD', Q .. 'h:' .. session, refs) end
 if #texts > 0 then many('HSET', Q .. 'head', texts) end
 call('HSET', Q .. 't', session, cmsgpack.pack({ q = request, o = tonumber(ARGV[5]), a = refs }))
+if #given == 0 then return { 'fresh', fresh, aftermath() } end
+in_full()
 return { 'ok', given, aftermath() }
