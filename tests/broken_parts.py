@@ -188,12 +188,10 @@ class ReportsAfterTheEnd(Executor):
 class _OtherLink(Client):
     link_type: type[AwaitedLink] = AwaitedLink
 
-    async def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        async def with_link(link: Any) -> Any:
-            link.__class__ = self.link_type
-            return await operation(link, *args, **kwargs)
-
-        return await super().run(with_link)
+    async def loop_link(self) -> AwaitedLink:
+        link = await super().loop_link()
+        link.__class__ = self.link_type
+        return link
 
 
 class _TwoStepLink(AwaitedLink):

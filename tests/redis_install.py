@@ -1,4 +1,4 @@
-"""`make servers`: sees that there are servers to test on. Tests without their server are skipped."""
+"""`make servers`: sees that there are servers to test on. A test without its own is skipped; in CI it fails."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import hiredis
+import pytest
 
 
 def valkey_binary() -> str | None:
@@ -33,6 +34,16 @@ def redis_binary() -> str | None:
 
 
 BINARIES = {"valkey": valkey_binary, "redis": redis_binary}
+
+
+def need(kind: str) -> None:
+    """A test without its server is skipped; in CI it fails, since a skipped test is a promise unkept."""
+    if BINARIES[kind]() is not None:
+        return
+    told = f"there is no {kind}-server here: run `make servers`"
+    if os.environ.get("CI"):
+        pytest.fail(told)
+    pytest.skip(told)
 
 
 def free_port() -> int:

@@ -29,7 +29,8 @@ PROGRAM = Path(__file__).parent / "peer_stub.py"
 QUICKEST = replace(TINY, load=0.0)
 FACTS: dict[str, object] = {
     "date": "2026-01-02T03:04:05", "cpu": "a cpu", "cores": 2, "system": "Linux", "python": "3",
-    "sqlite": "3", "server": "a server", "durability": "none", "plan": "tiny", "rounds": 1, "load": 0.1, "quiet": True,
+    "sqlite": "3", "server": "a server", "durability": "none", "plan": "tiny", "rounds": 1, "load": 0.1,
+    "quiet": True,
 }  # fmt: skip
 
 

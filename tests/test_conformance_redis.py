@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from redis_leaks import leaks
-from redis_server import BINARIES, Server, running
+from redis_server import Server, need, running
 
 from dray.broker import Broker, connect
 from dray.policy import Retention
@@ -19,8 +19,7 @@ FULL = [("valkey", False), ("valkey", True)]
 @pytest.fixture(scope="module", params=FULL, ids=["valkey", "valkey cluster"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     kind, cluster = request.param
-    if BINARIES[kind]() is None:
-        pytest.skip(f"there is no {kind}-server here: run `make servers`")
+    need(kind)
     with running(kind, tmp_path_factory.mktemp("server"), cluster=cluster) as server:
         yield server
 

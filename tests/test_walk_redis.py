@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from redis_server import BINARIES, running
+from redis_server import need, running
 
 from dray.testing.walk import shrink, side, walk
 
@@ -23,8 +23,7 @@ FIRST_SEED = int(os.environ.get("DRAY_WALK_SEED", "0"))
     ids=["valkey", "valkey cluster", "redis", "redis cluster"],
 )
 def test_it_answers_as_the_reference_does(tmp_path: Path, kind: str, cluster: bool, blocking: bool) -> None:
-    if BINARIES[kind]() is None:
-        pytest.skip(f"there is no {kind}-server here: run `make servers`")
+    need(kind)
     with running(kind, tmp_path, cluster=cluster) as server:
         redis = side(f"redis://127.0.0.1:{server.port}", blocking=blocking)
         end = time.monotonic() + SECONDS
