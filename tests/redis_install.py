@@ -1,4 +1,4 @@
-"""`make servers`: sees that there are servers to test on. A test without its own is skipped; in CI it fails."""
+"""`make servers`: sees that there are servers to test on. A test without its server is skipped; not in CI."""
 
 from __future__ import annotations
 
