@@ -146,7 +146,7 @@ def test_a_producer_says_what_it_can() -> None:
 def test_pins_are_exact_and_name_no_host(path: Path) -> None:
     text = path.read_text("utf-8")
     assert "://" not in text
-    assert not re.search(r"\.(org|com|io|net)\b|index-url|registry", text)
+    assert not re.search(r"\.(org|com|io|net)\b|index.url", text)
     versions = envs.pinned(path.stem)
     assert versions
     assert all(re.fullmatch(r"\d[\w.]*", one) for one in versions.values())

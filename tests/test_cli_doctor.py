@@ -77,7 +77,7 @@ def test_wrong_settings_are_findings(shell: Shell, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("url", "status", "says"),
-    [("memory://", "warn", "ends with it"), ("redis+cluster://u:s3cret@h", "fail", "cannot open")],
+    [("memory://", "warn", "ends with it"), ("redis+sentinel://u:s3cret@h/main", "fail", "cannot open")],
 )
 def test_brokers_that_cannot_be_looked_at(shell: Shell, url: str, status: str, says: str) -> None:
     ended = shell.run("doctor", "--broker", url, "--json", code=None)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dray.cli.output import age, brief, harmless, now_ms, one_line, plain, rough
@@ -56,6 +56,7 @@ _VALUES = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(_VALUES)
 def test_no_value_makes_the_printer_stumble(value: object) -> None:
     text = json.dumps(plain(value), allow_nan=False)

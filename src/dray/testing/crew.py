@@ -198,7 +198,7 @@ class Crew:
         for ref in list(self._store.gate.blocked):  # what it waits for must get a slot, whoever has them
             if self.executor is not None and (live := self.lives.get(ref)) is not None:
                 self.executor.is_slow(live)
-        if self._is_still() or self._is_locked():
+        if self._is_still():
             self._calm.set()
 
     def _is_still(self) -> bool:
@@ -207,14 +207,12 @@ class Crew:
     def _all_wait(self) -> bool:
         for ref in self._store.held(self.name):
             live = self.lives.get(ref)
-            if live is None or not (live.away or self._store.is_blocked(ref)):
+            if live is None:
+                return False
+            # A thread that was woken is away until it gets its turn: only the store knows that it goes on.
+            if not (self._store.is_blocked(ref) if live.work is not None else live.away):
                 return False
         return True
-
-    def _is_locked(self) -> bool:
-        """Every slot is taken by a job whose thread waits for a job that has no slot."""
-        blocked = [ref for ref in self._store.held(self.name) if self._store.is_blocked(ref)]
-        return len(blocked) >= self.app.settings.concurrency and self._all_wait()
 
     def _check_stuck(self) -> None:
         if self.stuck:
@@ -222,12 +220,6 @@ class Crew:
             raise DrayError(
                 f"past its timeout in a thread that cannot be stopped: {names}. A real worker would be "
                 "killed and replaced here"
-            )
-        if self._store.has_work(self.filter) and self._is_locked():
-            tasks = ", ".join(sorted({live.task.name for live in self.lives.values()}))
-            raise DrayError(
-                f"all {self.app.settings.concurrency} slots are taken by jobs of {tasks} that wait for jobs "
-                "which need a slot: await them (`await job`), which gives the slot back"
             )
 
 
