@@ -43,7 +43,7 @@ class _OtherWorld(MemoryBroker):
         self._world = self.world_type(self.retention)
 
 
-@found_by("fencing")
+@found_by("fencing", "outcomes")
 class SettlesAnyRun(MemoryBroker):
     """A run that was taken over can still complete the job."""
 
@@ -252,12 +252,15 @@ class SettlesAfterLapse(MemoryBroker):
     def _settle(self, session: str, outcome: Outcome, now: int) -> Settled:
         kept = self._world.jobs.get(outcome.id)
         late = kept is not None and kept.state is State.READY and kept.run == outcome.run
-        if kept is not None and late and session not in self._world.sessions:
+        if kept is not None and late and (outcome.id, outcome.run) not in self._holds(session):
             kept.run -= 1
             self._world.move(kept, Move.TAKEN, State.RUNNING, outcome.run)
             kept.run += 1
             self._world.finish(kept, Move.SUCCEEDED, State.SUCCEEDED, now, None, outcome.run)
         return super()._settle(session, outcome, now)
+
+    def _holds(self, session: str) -> Collection[Ref]:
+        return self._world.sessions[session].holds if session in self._world.sessions else ()
 
 
 @found_by("rate")

@@ -105,10 +105,12 @@ async def _edit_jobs(board: Board, broker: Broker, dice: random.Random) -> None:
     if chance < 0.1 and isinstance(action, Cancel | Retry | Delete):
         query = Query(queue=dice.choice(QUEUES), state=dice.choice([State.DEAD, State.CANCELLED]))
         await broker.edit(query, action, limit=2)
-    elif chance < 0.5:
+    elif chance < 0.6:
         running = (await broker.find(Query(state=State.RUNNING), limit=10)).records
         if running:
-            await broker.edit(Ids((dice.choice(running).id,)), dice.choice([action, Cancel(), Speculate()]))
+            await broker.edit(
+                Ids((dice.choice(running).id,)), dice.choice([action, *[Cancel()] * 3, Speculate()])
+            )
     else:
         await broker.edit(Ids(tuple(_some(board.ids, dice))), action)
 

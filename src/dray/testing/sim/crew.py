@@ -71,6 +71,7 @@ class Crew:
         self.process = Process(name, scene.loop)
         self.boss = Boss(self, scene, dice) if dice.random() < 0.7 else None
         self.overseer = Overseer(self.process, settings.concurrency, scene.trace, scene.loop, scene.fail)
+        self.overseer.bounded = settings.max_jobs_per_process is not None
         self._executor: Any = None
         self._in_order = False
         self.process.on_kill.append(self._ended)

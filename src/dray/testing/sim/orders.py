@@ -101,7 +101,7 @@ class Author:
         if self._plan.has("asking"):
             acts += ["ask", "ask"]
         act = dice.choice(acts)
-        seconds = dice.choice([0.0, 0.01, 0.1, 0.5, 2.0]) if dice.random() < 0.85 else dice.uniform(5, 25)
+        seconds = dice.choice([0.0, 0.01, 0.1, 0.5, 2.0]) if dice.random() < 0.65 else dice.uniform(3, 25)
         if act == "fail" and dice.random() < 0.5:
             seconds += 2.0
         return Script(act, seconds, dice.randint(1, 3), dice.random() < 0.3, dice.choice(["x", "y"]))
@@ -114,8 +114,8 @@ class Author:
             fields["ttl"] = dice.choice([500, 3000, 20_000, 60_000])
         if plan.has("groups") and dice.random() < 0.5:
             fields["group"] = dice.choice(["red", "green", "blue"])
-        if plan.has("keys") and dice.random() < 0.4:
-            fields["key"] = dice.choice(["k1", "k2", "k3"])
+        if plan.has("keys") and dice.random() < 0.6:
+            fields["key"] = dice.choice(["k1", "k1", "k2"])
             if dice.random() < 0.1:
                 fields["key_ttl"] = dice.choice([1000, 10_000])
         if plan.has("once") and dice.random() < (0.8 if "key" in fields else 0.3):

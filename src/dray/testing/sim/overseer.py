@@ -54,6 +54,8 @@ class Overseer:
         self.process, self.concurrency = process, concurrency
         self.active: dict[Live, str] = {}
         """Runs under way, and the session that each belongs to."""
+        self.bounded = False
+        """It may start only so many jobs, and ask for less than it has slots."""
         self.stopping = False
         self._retiring = False
         self._trace, self._loop, self._failed = trace, loop, failed
@@ -62,6 +64,7 @@ class Overseer:
         self._started: dict[Key, None] = {}
         self._waited: dict[Live, None] = {}
         """Those that gave back their slot at some time: when they come back, they are one too many."""
+        self._last_end = 0.0
         self._how: dict[Live, tuple[BaseException | None, Why | None]] = {}
 
     def fail(self, invariant: str, message: str, job: str | None = None) -> None:
@@ -100,7 +103,13 @@ class Overseer:
             if want + busy > self.concurrency:
                 text = f"asked for {want} jobs with {busy} running, at most {self.concurrency} allowed"
                 self.fail("concurrency", text)
+            elif want + busy < self.concurrency and not self.bounded and self._settled_down():
+                self.fail("slots", f"asked for {want} jobs with {busy} running, {self.concurrency} allowed")
         sitting.request, sitting.unanswered = request, True
+
+    def _settled_down(self) -> bool:
+        """No run has ended or begun to wait since it counted its slots, which was just now."""
+        return self._loop.time() > self._last_end and not any(live.away for live in self.active)
 
     def _settles(self, session: str, outcomes: Iterable[Outcome]) -> None:
         sitting = self._sitting(session)
@@ -229,6 +238,7 @@ class Overseer:
     def ends(self, live: Live, outcome: Outcome) -> None:
         self._say(f"ends ({outcome.kind})", live.ref)
         session = self.active.pop(live, None)
+        self._last_end = self._loop.time()
         if session is None:
             return self.fail("outcomes", f"run {live.ref[1]} ended twice", live.ref[0])
         self._sittings[session].ended[live.ref] = outcome

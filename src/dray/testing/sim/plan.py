@@ -85,7 +85,7 @@ def draw(seed: int) -> Plan:
         seed=seed,
         jobs=dice.randint(10, 45),
         producers=dice.randint(1, 3),
-        workers=dice.randint(2, 4),
+        workers=dice.randint(1, 4),
         sweepers=dice.choice([1, 1, 1, 2]),
         operators=dice.choice([0, 1, 1, 2]),
         watchers=dice.randint(0, 4),
@@ -93,7 +93,7 @@ def draw(seed: int) -> Plan:
         tickers=dice.choice([0, 2]),
         readers=dice.choice([0, 1]),
         horizon=float(dice.randint(30, 90)),
-        lease=dice.choice([4.0, 8.0, 12.0]),
+        lease=dice.choice([3.0, 4.0, 8.0]),
         lost=maybe(0.6, 0.1),
         unheard=maybe(0.7, 0.15),
         twice=maybe(0.5, 0.15),
@@ -102,8 +102,8 @@ def draw(seed: int) -> Plan:
         slow=dice.choice([0.005, 0.05, 0.4]),
         skip=maybe(0.5, 0.6),
         crash=maybe(0.7, 0.1),
-        freeze=maybe(0.4, 0.06),
-        cut=maybe(0.4, 0.06),
+        freeze=maybe(0.5, 0.08),
+        cut=maybe(0.5, 0.08),
         features=tuple(name for name in FEATURES if dice.random() < 0.6),
     )
 

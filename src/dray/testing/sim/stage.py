@@ -262,9 +262,18 @@ class Stage:
             self._check_waits()
             for member in self.members:
                 for process in member.processes:
-                    self._befall(process, beat)
+                    self._befall(process, beat * self._weight(member.crew, process))
+                if member.crew is not None and self.dice.random() < 2 * plan.cut * beat:
+                    self._cut_off(*member.processes)  # the whole machine
                 if member.crew is not None and self.dice.random() < 0.005:
                     member.crew.stop()
+
+    @staticmethod
+    def _weight(crew: Crew | None, process: Process) -> int:
+        """A supervisor out of contact costs its executor the session, which matters when that is busy."""
+        if crew is None or process is crew.process:
+            return 1
+        return 2 + 4 * len(crew.overseer.active)
 
     def _befall(self, process: Process, beat: float) -> None:
         plan = self.plan
@@ -275,7 +284,11 @@ class Stage:
             self.trace.say(process.name, f"frozen for {seconds:.1f} s")
             process.freeze(seconds)
         elif self.dice.random() < plan.cut * beat:
-            seconds = plan.lease * self.dice.choice([0.2, 1.2, 2.5])
+            self._cut_off(process)
+
+    def _cut_off(self, *processes: Process) -> None:
+        seconds = self.plan.lease * self.dice.choice([0.2, 1.2, 2.5])
+        for process in processes:
             self.trace.say(process.name, f"out of contact for {seconds:.1f} s")
             process.cut_until = self.loop.time() + seconds
 
