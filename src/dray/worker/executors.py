@@ -140,7 +140,9 @@ class Executor:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-            seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            seen = None
+            with contextlib.suppress(ChildProcessError):  # whoever reaped it, it has ended
+                seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if seen is not None and (seen.si_code != os.CLD_EXITED or seen.si_status != 0):
                 # Before it is reaped, so that the number is still its own: what its jobs have started
                 # must not go on while they run again elsewhere.
@@ -217,7 +219,9 @@ class Executor:
     def _signal(self, number: signal.Signals) -> bool:
         if self.ended.is_set() or self._process is None:
             return False
-        self._process.send_signal(number)
+        # Not `Popen.send_signal`, which may reap it: nobody but `_exited` does, so the number is still its own.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
         return True
 
     def _kill_group(self) -> None:
