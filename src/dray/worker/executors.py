@@ -219,7 +219,7 @@ class Executor:
     def _signal(self, number: signal.Signals) -> bool:
         if self.ended.is_set() or self._process is None:
             return False
-        # Not `Popen.send_signal`, which may reap it: nobody but `_exited` does, so the number is still its own.
+        # Not `Popen.send_signal`, which may reap it: only `_exited` does, so the number is still its own.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
         return True
