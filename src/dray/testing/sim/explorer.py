@@ -21,7 +21,7 @@ from dray.testing.sim.trace import to_text as line_to_text
 
 AUDIT_EVERY = 1
 """Steps between two audits of the whole broker; what a step touched is compared after each in any case."""
-CHUNK = 16
+CHUNK = 4
 SHRINK_SECONDS = 8.0
 
 
