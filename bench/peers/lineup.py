@@ -137,14 +137,16 @@ DRAMATIQ = Subject(
     _python("dramatiq"),
     tuple(
         Group(
-            measures, (("{python}", "-m", "dramatiq", MODULE + "dramatiq", "-p", str(CORES), "-t", threads),)
+            measures,
+            (("{python}", "-m", "dramatiq", MODULE + "dramatiq", "-p", str(CORES), "-t", threads),),
+            {"dramatiq_queue_prefetch": "1000"},
         )
         for measures, threads in ((EVERYTHING - IO, "8"), (IO, "64"))
     ),
-    _paces(4000, 4000, 3000),
+    _paces(12_000, 12_000, 6000),
     "dramatiq",
     has_async=False,
-    settings="-p 2 -t 8; 10 ms: -t 64",
+    settings="-p 2 -t 8, queue prefetch 1000; 10 ms: -t 64",
 )
 
 
@@ -185,7 +187,7 @@ ARQ = Subject(
 )
 _TASKIQ_WORKER = (
     "{python}", "-m", "taskiq", "worker", MODULE + "taskiq:broker", "--workers", str(CORES), "--no-parse",
-    "--max-async-tasks", "100", "--log-level", "ERROR",
+    "--max-async-tasks", "100", "--max-prefetch", "100", "--log-level", "ERROR",
 )  # fmt: skip
 TASKIQ = Subject(
     "taskiq",
@@ -194,7 +196,7 @@ TASKIQ = Subject(
     (Group(EVERYTHING, (_TASKIQ_WORKER,)),),
     _paces(4500, 3000, 4500),
     "taskiq",
-    settings="stream broker, 2 workers × 100, --no-parse, orjson",
+    settings="stream broker, 2 workers × 100, --max-prefetch 100, --no-parse, orjson",
 )
 SAQ = Subject(
     "saq",
@@ -216,13 +218,13 @@ HUEY = Subject(
     "huey",
     _python("huey"),
     (
-        Group(EVERYTHING - IO, _huey("-k", "process", "-w", str(CORES), times=1)),
+        Group(EVERYTHING - IO, _huey("-k", "process", "-w", "4", times=1)),
         Group(IO, _huey("-k", "thread", "-w", "100", times=CORES)),
     ),
     _paces(6000, 6000, 4000),
     "huey",
     has_async=False,
-    settings="-k process -w 2; 10 ms: 2 × 100 threads; no acknowledgement",
+    settings="-k process -w 4; 10 ms: 2 × 100 threads; no acknowledgement",
 )
 STREAQ = Subject(
     "streaq",
@@ -251,7 +253,7 @@ PYDOCKET = Subject(
     _paces(3000, 0, 3000),
     "pydocket",
     has_plain=False,
-    settings="2 processes × 100, execution_ttl 0",
+    settings="2 processes × 50, execution_ttl 0, check interval 10 ms",
 )
 BULLMQ = Subject(
     "BullMQ",

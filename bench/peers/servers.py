@@ -28,23 +28,24 @@ class Server:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
-    def info(self, section: str) -> dict[str, str]:
-        """The answer to INFO, by name."""
+    def ask(self, *words: str) -> str:
+        """A command whose answer is one long text."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=20) as link:
-            link.sendall(f"INFO {section}\r\n".encode())
+            link.sendall(" ".join(words).encode() + b"\r\n")
             answer = b""
             while b"\r\n" not in answer:
                 answer += link.recv(65536)
             head, _, body = answer.partition(b"\r\n")
             while len(body) < int(head[1:]):
                 body += link.recv(65536)
-        lines = [line.partition(":") for line in body.decode().splitlines() if ":" in line]
-        return {name: value for name, _, value in lines}
+        return body.decode()
 
     def memory(self) -> int:
         """Bytes in use, without the buffers of connections, which come and go by the hundred kilobytes."""
-        found = self.info("memory")
-        return int(found["used_memory"]) - int(found["mem_clients_normal"])
+        used = next(line for line in self.ask("INFO", "memory").split() if line.startswith("used_memory:"))
+        words = self.ask("CLIENT", "LIST").split()
+        clients = sum(int(word.partition("=")[2]) for word in words if word.startswith("tot-mem="))
+        return int(used.partition(":")[2]) - clients
 
 
 def find(kind: str) -> str:
@@ -96,7 +97,7 @@ def _await(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(OSError):
-            server.info("server")
+            server.ask("INFO", "server")
             return
         time.sleep(0.005)
     raise RuntimeError(f"the server did not start:\n{log.read_text()}")

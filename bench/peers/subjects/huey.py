@@ -2,7 +2,7 @@
 # (the library is not installed where types are checked)
 """Huey on Redis.
 
-The blocking list storage, which wakes at once, and `-k process -w 2` for no-ops; jobs of 10 ms I/O: two
+The blocking list storage, which wakes at once, and `-k process -w 4` for no-ops; jobs of 10 ms I/O: two
 consumers with 100 threads each (`greenlet` is for programs that are patched as a whole). Results that are
 None are not stored (the default); the round trip waits for a notification (`notify_result`). No periodic
 tasks. It takes a job off the list before it runs it: a crash loses the job, so there is nothing to

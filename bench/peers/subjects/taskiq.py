@@ -3,8 +3,9 @@
 """taskiq on taskiq-redis.
 
 Redis streams, its only broker on Redis that acknowledges; 100 messages per read. Two worker processes, 100
-async tasks each, arguments not parsed with pydantic (`--no-parse`), orjson, uvloop. Results are stored for
-the round trip only, and waited for every 5 ms instead of 200. It has no bulk call and no blocking enqueue.
+async tasks each and as many fetched ahead, arguments not parsed with pydantic (`--no-parse`), orjson,
+uvloop. Results are stored for the round trip only, and waited for every 5 ms instead of 200. It has no bulk
+call and no blocking enqueue.
 """
 
 from __future__ import annotations
