@@ -197,7 +197,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice_while_processes_are_killed(
     assert len(ids) == len(set(ids)) == 3 * chaos.each
     for first in range(0, len(ids), 500):
         assert states(broker, ids[first : first + 500]) == {State.SUCCEEDED}
-    assert chaos.kills >= 5
+    assert chaos.kills >= 2
 
     # Seen by the broker itself, also where whoever completed it died before it could say so …
     completions = Counter(event.id for entry in feed for event in entry.events if event.kind == "succeeded")

@@ -164,13 +164,15 @@ class Supervisor:
         # Sent by a terminal that is closed; where there is none, the usual word for "use the new code".
         attended = sys.stdin is not None and sys.stdin.isatty()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.stop if attended else self.restart)
+        # Before anybody reads the code, or a change in between would never be noticed.
+        code = await asyncio.to_thread(Watch, Path.cwd()) if self._reload else None
         posts.fill()
         for work in (beats.renew_for_ever, beats.tell_for_ever, self._duties.run, self._watch):
             self._begin(work)
         if self._burst:
             self._begin(lambda: self._watch_burst(line))
-        if self._reload:
-            self._begin(self._watch_code)
+        if code is not None:
+            self._begin(lambda: self._watch_code(code))
         if not self._size:
             self._greet()
         await self._stop.wait()
@@ -284,8 +286,7 @@ class Supervisor:
         at_work = [one for one in self._posts.executors if one.started.is_set()]
         return not any(one.running for one in at_work) and (bool(at_work) or not self._size)
 
-    async def _watch_code(self) -> None:
-        watch = await asyncio.to_thread(Watch, Path.cwd())
+    async def _watch_code(self, watch: Watch) -> None:
         while True:
             await asyncio.sleep(RELOAD_EVERY)
             changed = await asyncio.to_thread(watch.changed)
