@@ -66,11 +66,13 @@ def main() -> None:
     quick = options.quick or os.environ.get("QUICK", "") not in ("", "0")
     plan = TINY if options.tiny else QUICK if quick else FULL
     names = options.only.split(";") if options.only else [one.name for one in lineup.ALL]
-    subjects = [one for one in lineup.ALL if one.name in names]
+    left_out = () if options.only else plan.without
+    subjects = [one for one in lineup.ALL if one.name in names and one.name not in left_out]
     options.out.mkdir(parents=True, exist_ok=True)
     if options.out == OUT:
         ignore(OUT)
     results = run(plan, subjects, options.server, options.out, Progress(3))
+    results.left_out = left_out
     complete = plan is FULL and len(subjects) == len(lineup.ALL)
     write(results, options.out, options.images or (IMAGES if complete else options.out))
 

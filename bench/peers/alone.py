@@ -16,7 +16,7 @@ from bench.peers.session import PAYLOAD, Place, Session, opened
 
 SAMPLE = 20_000
 """Jobs over which the rate at a depth is taken."""
-HEAVY = 8_000_000
+HEAVY = 50_000_000
 """Bytes of payload per sample, at most: large payloads get fewer jobs."""
 
 
@@ -83,11 +83,14 @@ def at_depth(session: Session, depth: int, sample: int = SAMPLE) -> float:
 
 
 def _stretch(session: Session, phase: int, depth: int, sample: int) -> float:
-    """Between two looks from outside, the first after some jobs have run."""
+    """Between two looks from outside, the first after some jobs have run.
+
+    Looking costs time too, so only at the head of the queue: jobs of one task and priority run in order.
+    """
     seen: list[tuple[float, int]] = []
 
     def look() -> int:
-        count = session.books.done(phase, depth)
+        count = session.books.done(phase, min(depth, sample * 2))
         seen.append((time.perf_counter(), count))
         return count
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 120.0
+PATIENCE = 600.0
 REST, REST_SHARE, REST_MOST = 0.03, 0.2, 0.5
 """A worker that used less than that share of a core for so long (seconds) has come to rest."""
 SHOWN = 3
@@ -141,7 +141,7 @@ class Workers:
         for root in self._roots:
             root.wait()
         deadline = time.monotonic() + 5
-        while any(Path(f"/proc/{pid}").exists() for pid in tree) and time.monotonic() < deadline:
+        while any(map(_lives, tree)) and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
@@ -149,6 +149,14 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _lives(pid: int) -> bool:
+    """Not gone, and not merely waiting for somebody to ask how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _children(pid: int) -> list[int]:

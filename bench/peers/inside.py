@@ -12,8 +12,10 @@ import importlib
 import json
 import mmap
 import os
+import random
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -132,7 +134,7 @@ class Driver:
 
     def do_enqueue(self, how: str, task: str, first: int, count: int, size: int) -> dict[str, Any]:
         """Enqueue `count` jobs and say how long it took."""
-        payload = "x" * size
+        payload = text(size)
         if how == "fill":
             how = next(one for one in ("bulk", "abulk", "concurrent", "blocking") if one in self.modes)
         numbers = range(first, first + count)
@@ -219,6 +221,11 @@ class Driver:
                 sent += due
             time.sleep(0.01)
         return {"count": sent, "seconds": time.perf_counter() - start}
+
+
+def text(size: int) -> str:
+    """Letters that a compressor gains little from."""
+    return b64encode(random.Random(size).randbytes(size))[:size].decode()
 
 
 def _parts(numbers: range) -> Iterator[range]:

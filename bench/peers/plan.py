@@ -34,6 +34,8 @@ class Plan:
     payloads: tuple[int, ...]
     executors: tuple[int, ...]
     alone_rounds: int
+    without: tuple[str, ...] = ()
+    """Subjects that a short look can do without; the report says so."""
 
     def jobs(self, pace: float) -> int:
         return max(self.least, int(pace * self.seconds))
@@ -47,10 +49,10 @@ FULL = Plan(
     singles=2000,
     bulk=10_000,
     probes=300,
-    trips=200,
+    trips=100,
     gap=0.01,
-    idle=3.0,
-    load=4.0,
+    idle=2.0,
+    load=3.0,
     kinds=("noop", "plain", "io"),
     special=True,
     depths=(1000, 10_000, 100_000, 1_000_000),
@@ -61,7 +63,7 @@ FULL = Plan(
 QUICK = Plan(
     "quick",
     rounds=3,
-    seconds=0.25,
+    seconds=0.2,
     least=200,
     singles=200,
     bulk=1000,
@@ -74,8 +76,9 @@ QUICK = Plan(
     special=False,
     depths=(),
     payloads=(),
-    executors=(1,),
+    executors=(),
     alone_rounds=1,
+    without=("dray, no settings", "celery prefork"),
 )
 TINY = Plan(
     "tiny",

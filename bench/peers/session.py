@@ -64,11 +64,15 @@ class Session:
         wait_until(lambda: self.books.done(phase, count), count, self.workers.check, still, every)
         self.books.verify(phase, count)
 
-    def enqueues(self) -> dict[str, float]:
-        """Every way of enqueueing, with the worker frozen; then it runs all those jobs."""
+    def enqueues(self, pace: float) -> dict[str, float]:
+        """Every way of enqueueing, with the worker frozen; then it runs all those jobs.
+
+        Who is slow at running them gets fewer in bulk.
+        """
         found: dict[str, float] = {}
+        bulk = min(self.plan.bulk, self.plan.jobs(pace * 2))
         for how in self.abilities["modes"]:
-            count = self.plan.bulk if how.endswith("bulk") else self.plan.singles
+            count = bulk if how.endswith("bulk") else self.plan.singles
             phase, first = self.phase()
             with self.workers.frozen():
                 done = self.driver.ask(
@@ -186,7 +190,7 @@ def _measure(
     if "idle" in wanted:
         found["idle"] = session.idle(plan.idle)
     if "enqueue" in wanted:
-        found |= session.enqueues()
+        found |= session.enqueues(subject.pace["noop"])
     for kind in ("noop", "plain", "io"):
         if kind in wanted:
             drained = session.drain(kind, plan.jobs(subject.pace[kind]))

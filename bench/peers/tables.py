@@ -22,6 +22,7 @@ class Results:
     alone: Alone = field(default_factory=Alone)
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def goals(self) -> list[Goal]:
         return goals(self.figured, self.alone)
@@ -38,6 +39,11 @@ def markdown(results: Results) -> str:
         "Who they are:",
         lineup_table(results),
     ]
+    if results.left_out:
+        parts.append(
+            f"A {results.facts['plan']} run leaves out {' and '.join(results.left_out)}, and measures that "
+            "take a worker with other settings (10 ms of I/O on threads, for one)."
+        )
     if figured.failures:
         parts += ["Failed:", "\n".join(f"- {name}: {why}" for name, why in figured.failures.items())]
     if results.alone.rows:
