@@ -1,8 +1,10 @@
-"""Benchmarks. Run them on a quiet machine: `python -m bench.sqlite` (QUICK=1 for a short look).
+"""Benchmarks. Run them on a quiet machine: `make bench` (QUICK=1 for a short look, WHAT= for one part).
 
 measure.py     a measurement, interleaved rounds, medians
 report.py      Markdown tables and the JSON file
 machine.py     what the figures were measured on
 progress.py    how far the run has come, on stderr
 sqlite/        the embedded broker against a bare loop of its own SQL
+worker/        the API and a real worker on it, against a bare loop of the same SQL
+peers/         dray beside other queues, each in an environment of its own
 """

@@ -22,7 +22,7 @@ OUT = Path(__file__).parents[1] / "out"
 
 
 def run(plan: Plan, folder: Path, shown: Progress) -> Results:
-    facts = {**machine.describe(), "plan": plan.name, "rounds": plan.rounds, "batch": plan.batch}
+    facts = {**machine.describe(), "plan": plan.name, "rounds": plan.rounds}
     results = Results(facts)
     shown.step("a worker drains no-ops")
     results.drains = interleave(Drains(plan, folder / "drains").measurements(), plan.rounds, shown.tell)

@@ -23,8 +23,8 @@ from dray import App
 
 BARE, DRAY = "bare", "dray"
 PAYLOAD = "x" * 90
-CONCURRENCY = {"default": (), "-c 100": ("-c", "100")}
-"""What is shown → options of the worker."""
+CONCURRENCY: dict[str, tuple[int, tuple[str, ...]]] = {"32 (default)": (32, ()), "100": (100, ("-c", "100"))}
+"""What is shown → how many jobs at once, and the worker's options; the bare loop's batches are as large."""
 
 
 class Drains:
@@ -40,9 +40,9 @@ class Drains:
     def _of(self, kind: str) -> list[Measurement]:
         base = self._folder / f"{kind}.db"
         fill(base, "noop" if kind == "async" else "plain_noop", self._plan.jobs)
-        script = self._script(copy(base, self._folder / "recorded.db"))
         measured: list[Measurement] = []
-        for shown, options in CONCURRENCY.items():
+        for shown, (slots, options) in CONCURRENCY.items():
+            script = self._script(copy(base, self._folder / "recorded.db"), slots)
             parameters: Parameters = {"tasks": kind, "concurrency": shown}
             work: dict[str, Callable[[int], Sample]] = {
                 BARE: partial(self._bare, base, script),
@@ -51,10 +51,10 @@ class Drains:
             measured += [Measurement("drain", parameters, subject, run) for subject, run in work.items()]
         return measured
 
-    def _script(self, path: Path) -> Script:
+    def _script(self, path: Path, batch: int) -> Script:
         def work(play: Play, supply: Supply) -> int:
-            for _ in range(self._plan.jobs // self._plan.batch):
-                taken = take(play, supply, self._plan.batch)
+            for first in range(0, self._plan.jobs, batch):
+                taken = take(play, supply, min(batch, self._plan.jobs - first))
                 play("settle", supply.session, [succeed(one, supply) for one in taken])
             return self._plan.jobs
 

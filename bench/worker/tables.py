@@ -32,8 +32,8 @@ def markdown(results: Results) -> str:
         f"medians of {facts['rounds']} rounds, "
         f"load {facts['load']} at the start."
         + ("" if facts["quiet"] else " **The machine was not quiet: only ratios mean something.**"),
-        f"A real worker with one executor, against a bare loop of the same SQL in batches of "
-        f"{facts['batch']} (jobs/s):",
+        "A real worker with one executor, against a bare loop of the same SQL in batches as large as the "
+        "worker has slots (jobs/s):",
         drain_table(results.drains),
         "Enqueueing (jobs/s), against the bare insert and commit it comes down to:",
         enqueue_table(results.enqueues),
@@ -52,7 +52,7 @@ def markdown(results: Results) -> str:
 
 def drain_table(rows: list[Row]) -> str:
     return table(
-        ("tasks", "concurrency", "bare", "dray", "dray / bare"),
+        ("tasks", "slots", "bare", "dray", "dray / bare"),
         [
             (
                 row.parameters["tasks"],
@@ -115,16 +115,10 @@ def goal_lines(results: Results) -> Iterator[str]:
     by_kind = {
         kind: [row for row in results.drains if row.parameters["tasks"] == kind] for kind in ("async", "sync")
     }
-    best = {
-        kind: max(rows, key=lambda row: row.ratio(DRAY, BARE).median)
-        for kind, rows in by_kind.items()
-        if rows
-    }
-    if "async" in best:
-        yield _goal(
-            "async no-ops reach at least 40 % of the bare batched loop", best["async"].ratio(DRAY, BARE), 0.4
-        )
-    if len(best) == 2:
+    if by_kind["async"]:
+        worst = min((row.ratio(DRAY, BARE) for row in by_kind["async"]), key=lambda one: one.median)
+        yield _goal("async no-ops reach at least 40 % of the bare batched loop, at worst", worst, 0.4)
+    if by_kind["async"] and by_kind["sync"]:
         halves = [
             compare(sync.samples[DRAY], one.samples[DRAY])
             for sync, one in zip(by_kind["sync"], by_kind["async"], strict=True)
