@@ -27,6 +27,8 @@ ENVELOPE_VERSION: Final = 1
 """The newest stored form of a job that this code can read."""
 
 PRIORITIES: Final = {"high": 1, "normal": 5, "low": 9}
+BANDS: Final = {"high": range(4), "normal": range(4, 7), "low": range(7, 10)}
+"""What a name means where jobs are chosen by priority."""
 
 
 class State(StrEnum):

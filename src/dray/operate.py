@@ -33,7 +33,7 @@ from dray.duration import parse_duration
 from dray.errors import InvalidInput
 from dray.handle import JobHandle
 from dray.info import JobInfo, describe
-from dray.job import PRIORITIES, Overflow, Record, State, check_name, check_word, parse_priority
+from dray.job import BANDS, Overflow, Record, State, check_name, check_word, parse_priority
 from dray.roster import WorkerInfo, read_workers
 from dray.twins import awaits, blocks
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 Progressed = Callable[[int], None]
 """Told, after each step of a long change, how many jobs it has dealt with so far."""
 
-BANDS = {"high": range(4), "normal": range(4, 7), "low": range(7, 10)}
 _UNSTARTED = (State.READY, State.SCHEDULED, State.RETRYING, State.WAITING)
 
 
@@ -311,7 +310,7 @@ def read_where(where: Where) -> Query:
         fields["state"] = _state(fields["state"])
     priority = fields.pop("priority", None)
     if priority is not None:
-        band = BANDS.get(priority) if isinstance(priority, str) and priority in PRIORITIES else None
+        band = BANDS.get(priority) if isinstance(priority, str) else None
         fields["priorities"] = frozenset(band or (parse_priority(priority),))
     return Query(**fields)
 

@@ -14,14 +14,11 @@ import msgspec
 
 from dray.duration import MAX_DURATION, format_duration, parse_duration
 from dray.errors import InvalidInput
-from dray.job import NAME
+from dray.job import BANDS, NAME
 from dray.policy import Backoff
 
 NONE: Final = frozenset({"none", "never", "off"})
 """Texts for "no value", where a setting may have none: neither the environment nor TOML has a null."""
-
-BANDS: Final = {"high": range(4), "normal": range(4, 7), "low": range(7, 10)}
-"""What a priority's name means in a filter."""
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
