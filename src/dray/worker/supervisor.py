@@ -51,13 +51,18 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 log = logging.getLogger("dray.worker")
 
 
+def announced(text: str) -> None:
+    """Said at once, also into a file or a pipe."""
+    print(text, flush=True)
+
+
 def run_worker(
     app_path: str,
     settings: Settings,
     *,
     burst: bool = False,
     reload: bool = False,
-    announce: Callable[[str], None] = print,
+    announce: Callable[[str], None] = announced,
 ) -> int:
     """Run a worker until it is told to stop (or, with `burst`, until nothing is left); its exit code.
 
@@ -84,7 +89,7 @@ class Supervisor:
         *,
         burst: bool = False,
         reload: bool = False,
-        announce: Callable[[str], None] = print,
+        announce: Callable[[str], None] = announced,
         plan: Plan | None = None,
     ) -> None:
         self.id = new_worker_id()
