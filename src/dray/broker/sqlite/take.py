@@ -194,12 +194,11 @@ def _used(step: Step, queue: int, scope: str, name: str) -> int:
 
 def _spend(step: Step, queue: int, scope: str, name: str, rate: str | None, count: int) -> None:
     if rate is not None and count:
-        used = _used(step, queue, scope, name)
-        tat = Rate.parse(rate).spend(used, step.now, count)
+        tat = Rate.parse(rate).spend(_used(step, queue, scope, name), step.now, count)
         step.db.execute(SQL["use_rate"], (queue, scope, name, tat))
-        if tat < used and scope == "key":
-            # Jobs of one key that declare different rates: what the slower counted, the quicker let go.
-            step.unblock("unblock_rate", queue, name, NEVER)
+        if scope == "key":
+            # To jobs of the same key that declare another rate, what was counted may mean nothing now.
+            step.unblock("unblock_rate", queue, name, rate, NEVER)
 
 
 class _Walk:

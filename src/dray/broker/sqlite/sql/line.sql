@@ -99,7 +99,8 @@ UPDATE lanes SET blocked = 0 WHERE queue = ? AND blocked > 0 AND blocked <= ? RE
 UPDATE lanes SET blocked = 0 WHERE queue = ? AND running_key = ? AND blocked > 0 RETURNING grp
 
 -- name: unblock_rate
-UPDATE lanes SET blocked = 0 WHERE queue = ? AND rate_key = ? AND blocked > 0 AND blocked < ? RETURNING grp
+UPDATE lanes SET blocked = 0 WHERE queue = ? AND rate_key = ? AND rate IS NOT ? AND blocked > 0 AND blocked < ?
+RETURNING grp
 
 -- name: unblock_group
 UPDATE lanes SET blocked = 0 WHERE queue = ? AND group_name = ? AND blocked > 0 RETURNING grp
