@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import InvalidInput, InvalidSettings, SettingsWarning
+from dray.job import BANDS
 from dray.policy import Backoff, Retention
 from dray.settings import (
     Loaded,
@@ -31,7 +32,7 @@ from dray.settings import (
     parse_size,
     show,
 )
-from dray.settings.forms import BANDS, format_priorities, read_priorities
+from dray.settings.forms import format_priorities, read_priorities
 
 EXAMPLES: dict[str, tuple[Any, str, object, object]] = {
     # setting: (keyword, text for environment, value in TOML, what comes of all three)
