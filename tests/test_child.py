@@ -442,6 +442,29 @@ def test_a_child_that_cannot_start_is_a_failure_and_not_a_crash(
     run(main())
 
 
+@pytest.mark.parametrize(("kills", "kind"), [(2, OutcomeKind.SUCCEEDED), (9, OutcomeKind.RETRY)])
+def test_a_child_that_is_killed_while_it_starts_costs_its_job_no_attempt_unless_it_goes_on_so(
+    tmp_path: Path, kills: int, kind: OutcomeKind
+) -> None:
+    deadly = f"""
+import os, signal
+with open({str(tmp_path / "starts")!r}, "a+") as starts:
+    starts.write("x")
+    starts.flush()
+    starts.seek(0)
+    if len(starts.read()) <= {kills}:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+    async def main() -> None:
+        app = load_app(write_app(tmp_path), tmp_path)
+        async with nursery(tmp_path, f"{deadly}\n{TASKS}", app) as one:
+            assert (await one.outcome("who")).kind is kind
+
+    run(main())
+    assert len((tmp_path / "starts").read_text()) == (kills + 1 if kind is OutcomeKind.SUCCEEDED else 4)
+
+
 def test_a_lifespan_that_fails_in_the_child_is_told(tmp_path: Path) -> None:
     async def main() -> None:
         app = load_app(write_app(tmp_path), tmp_path)

@@ -38,6 +38,8 @@ from dray.worker.run import Judge
 KEEP_IDLE: Final = 60.0
 KILL_AFTER: Final = 1.0
 """Seconds between asking a job to stop and killing its process."""
+MOST_STARTS: Final = 3
+"""How many children that are killed while they start a run gets over before that counts as its failure."""
 LAST_WORDS: Final = 0.25
 """Seconds without a word after a process has ended before what it sent counts as read."""
 
@@ -212,13 +214,24 @@ class _Child(asyncio.Protocol):
         live, tell = self.live, self.tell
         if live is None or tell is None:
             self._ended(self)
-        elif self.sent and not self.begun and live.why is None and self.jobs > 1:
-            # It had ended in its sleep, which nobody had noticed yet; the job is not to blame.
+        elif self._is_innocent(live):
+            live.starts += 1
             self.live = self.tell = None
             self._ended(self)
             self._again(live, tell)
         else:
             self._finish(live, self._last_outcome(live))
+
+    def _is_innocent(self, live: Live) -> bool:
+        """Whether the process ended before the job began, through no fault of its own: then it gets another.
+
+        Either it had ended in its sleep, which nobody had noticed yet, or it was killed while it started.
+        """
+        if self.begun or live.why is not None:
+            return False
+        asleep = self.sent and self.jobs > 1
+        killed = not self.unfit and self.exit_code is not None and self.exit_code < 0
+        return asleep or (killed and live.starts < MOST_STARTS)
 
     def _last_outcome(self, live: Live) -> Outcome:
         judge, code = self.judge, self.exit_code

@@ -63,6 +63,8 @@ class Live:
     cancelled: bool = False
     overdue: bool = False
     """Past its timeout: it may be stopped by force."""
+    starts: int = 0
+    """Child processes that ended before they began it."""
     stuck: bool = False
     """Past all patience."""
     away: bool = False
