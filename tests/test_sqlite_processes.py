@@ -153,11 +153,10 @@ class Chaos:
 
     def strike(self) -> None:
         """Kill somebody, or stop a worker for longer than its lease."""
-        name = self.chance.choice([*self.live, *self.accepted])
+        for name, process in self.live.items():
+            assert process.poll() in (None, 0), f"{name} ended with {process.returncode}"
+        name = self.chance.choice([n for n in [*self.live, *self.accepted] if self.live[n].poll() is None])
         victim = self.live[name]
-        if victim.poll() is not None:
-            assert victim.returncode == 0, f"{name} ended with {victim.returncode}"
-            return
         self.kills += 1
         if name in self.accepted and self.chance.random() < 0.2:
             victim.send_signal(signal.SIGSTOP)
@@ -185,7 +184,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice_while_processes_are_killed(
     deadline = time.monotonic() + PATIENCE * (2 + JOBS / 1000)
     while (finished := count_in(broker, State.SUCCEEDED)) < 3 * chaos.each:
         assert time.monotonic() < deadline, run_blocking(broker.queues())
-        for _ in range(10):
+        for _ in range(5):
             cursor = read_on(broker, cursor, feed)
             time.sleep(chaos.chance.uniform(0.0, 0.05))
         if finished < 2.8 * chaos.each:
@@ -197,7 +196,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice_while_processes_are_killed(
     assert len(ids) == len(set(ids)) == 3 * chaos.each
     for first in range(0, len(ids), 500):
         assert states(broker, ids[first : first + 500]) == {State.SUCCEEDED}
-    assert chaos.kills >= 2
+    assert chaos.kills >= 5
 
     # Seen by the broker itself, also where whoever completed it died before it could say so …
     completions = Counter(event.id for entry in feed for event in entry.events if event.kind == "succeeded")
