@@ -199,12 +199,16 @@ class Chaos:
 
     def _kill_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
+        owed = ["supervisor", "executor", "producer"]
         while time.monotonic() < end:
             time.sleep(self.dice.uniform(0.05, 0.6))
             self._restart()
             kind = self.dice.choices(["executor", "child", "supervisor", "producer"], [12, 3, 3, 4])[0]
+            if owed:  # no run is without one of each, whatever the dice say
+                kind = owed[-1]
             victim = self._victim(kind)
             if victim is not None:
+                owed = [one for one in owed if one != kind]
                 os.kill(victim, signal.SIGKILL)
                 self.report.kills[kind] += 1
 
