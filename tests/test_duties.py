@@ -1,4 +1,4 @@
-"""Upkeep under a hold: one worker at a time, taken over when it dies, and never too quick to judge."""
+"""Duties under a hold: one worker at a time, taken over when it dies, and never too quick to judge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Beat, Broker, Filter, Swept
 from dray.errors import BrokerAway
 from dray.job import Job, State
-from dray.worker.duties import HOLD, NAME, Duties
+from dray.worker.duties import Duties, Sweep
+from dray.worker.hold import HOLD, NAME, Hold, read_holder
 from dray.worker.lifeline import Lifeline
 
 LEASE = 600
@@ -26,13 +27,15 @@ class Store:
         self.now = 1_000_000
         self.broker = MemoryBroker("dray", clock=lambda: self.now)
 
-    def worker(self, name: str, *, interval: int = 10) -> tuple[Lifeline, Duties]:
-        line = Lifeline(self.broker.view(blocking=False), LEASE / 1000)
-        return line, Duties(line, name, lease=LEASE, interval=interval)
+    def line(self) -> Lifeline:
+        return Lifeline(self.broker.view(blocking=False), LEASE / 1000)
+
+    def hold(self, worker: str, *, stands_in: bool = False) -> Hold:
+        return Hold(self.line(), worker, lease=LEASE, stands_in=stands_in)
 
     async def holder(self) -> str | None:
-        doc = (await self.broker.doc(HOLD, NAME)).doc
-        return doc.value.decode() if doc else None
+        holder = read_holder((await self.broker.doc(HOLD, NAME)).doc)
+        return holder.worker if holder else None
 
 
 def run(test: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
@@ -49,26 +52,28 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
+# The hold
+
+
 def test_one_holds_the_duties_and_the_others_wait() -> None:
     async def test(store: Store) -> None:
-        _, first = store.worker("first")
-        _, second = store.worker("second")
-        await first.tick()
-        await second.tick()
-        assert (first.leader, second.leader) == (True, False)
+        first, second = store.hold("first"), store.hold("second")
+        assert await first.seek()
+        assert not await second.seek()
+        assert (first.held, second.held) == (True, False)
         assert await store.holder() == "first"
 
     run(test)
 
 
-def test_who_gives_them_up_is_followed_at_once() -> None:
+def test_who_gives_it_up_is_followed_at_once_and_does_not_come_back() -> None:
     async def test(store: Store) -> None:
-        _, first = store.worker("first")
-        _, second = store.worker("second")
-        await first.tick()
+        first, second = store.hold("first"), store.hold("second")
+        await first.seek()
         await first.give_up()
-        assert not first.leader
-        await second.tick()
+        assert not first.held
+        assert not await first.seek()
+        assert await second.seek()
         assert await store.holder() == "second"
         await first.give_up()  # not its to give
         assert await store.holder() == "second"
@@ -76,32 +81,53 @@ def test_who_gives_them_up_is_followed_at_once() -> None:
     run(test)
 
 
+def test_who_gives_it_up_while_it_is_being_written_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(store: Store) -> None:
+        line = store.line()
+        first = Hold(line, "first", lease=LEASE)
+        write, begun, go_on = line.broker.doc, asyncio.Event(), asyncio.Event()
+
+        async def slowly(*args: Any, **options: Any) -> Any:
+            begun.set()
+            await go_on.wait()
+            return await write(*args, **options)
+
+        monkeypatch.setattr(line.broker, "doc", slowly)
+        seeking = asyncio.create_task(first.seek())
+        await begun.wait()
+        leaving = asyncio.create_task(first.give_up())
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(seeking, leaving)
+        assert not first.held
+        assert await store.holder() is None
+
+    run(test)
+
+
 def test_who_dies_is_followed_after_a_lease() -> None:
     async def test(store: Store) -> None:
-        _, first = store.worker("first")
-        _, second = store.worker("second")
-        await first.tick()
+        first, second = store.hold("first"), store.hold("second")
+        await first.seek()
         store.now += LEASE - 1
-        await second.tick()
+        await second.seek()
         assert await store.holder() == "first"
         store.now += 1
-        await second.tick()
-        assert second.leader
-        await asyncio.sleep(LEASE / 1000)  # the first comes back late: it has lost them, and knows it
-        await first.tick()
-        assert not first.leader
+        assert await second.seek()
+        await asyncio.sleep(LEASE / 1000)  # the first comes back late: it has lost it, and knows it
+        assert not first.held
+        assert not await first.seek()
         assert await store.holder() == "second"
 
     run(test)
 
 
-def test_they_are_kept_while_the_holder_lives() -> None:
+def test_it_is_kept_while_the_holder_lives() -> None:
     async def test(store: Store) -> None:
-        _, first = store.worker("first")
-        _, second = store.worker("second")
+        first, second = store.hold("first"), store.hold("second")
         for _ in range(4):
-            await first.tick()
-            await second.tick()
+            await first.seek()
+            await second.seek()
             await asyncio.sleep(LEASE / 1500)
             store.now += LEASE * 2 // 3
         assert await store.holder() == "first"
@@ -111,54 +137,136 @@ def test_they_are_kept_while_the_holder_lives() -> None:
 
 def test_a_hold_whose_reply_was_lost_is_recognised() -> None:
     async def test(store: Store) -> None:
-        await store.broker.doc(HOLD, NAME, b"first", ttl=LEASE)
-        _, first = store.worker("first")
-        await first.tick()
-        assert first.leader
+        await store.hold("first").seek()
+        again = store.hold("first")
+        assert await again.seek()
+        assert again.held
 
     run(test)
 
 
-def test_upkeep_is_done_at_its_pace_and_again_at_once_while_there_is_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_stands_in_makes_way_for_one_that_can_do_every_duty_but_not_for_its_like() -> None:
     async def test(store: Store) -> None:
-        line, duties = store.worker("first", interval=3_600_000)
-        calls = 0
+        stand_in, other = store.hold("stand-in", stands_in=True), store.hold("other", stands_in=True)
+        full, late = store.hold("full"), store.hold("late")
+        assert await stand_in.seek()
+        assert not await other.seek()
+        assert await full.seek()
+        assert not await late.seek()
+        assert not await other.seek()
+        await asyncio.sleep(LEASE / 2900)  # long enough to write it again
+        assert not await stand_in.seek()
+        assert not stand_in.held
+        assert await store.holder() == "full"
 
-        async def sweep(*_: object, **__: object) -> Swept:
-            nonlocal calls
-            calls += 1
-            return Swept(more=calls < 5)
+    run(test)
 
-        monkeypatch.setattr(line.broker, "sweep", sweep)
-        work = asyncio.create_task(duties.run())
-        await until(lambda: calls == 5)
+
+def test_a_hold_that_cannot_be_read_is_left_alone_until_it_runs_out() -> None:
+    async def test(store: Store) -> None:
+        await store.broker.doc(HOLD, NAME, b"\xff another version's", ttl=LEASE)
+        first = store.hold("first")
+        assert not await first.seek()
+        store.now += LEASE
+        assert await first.seek()
+
+    run(test)
+
+
+# Doing them
+
+
+class Counting:
+    """A duty that says how often it was called, and then does what it is told."""
+
+    def __init__(self, act: Callable[[int], Coroutine[Any, Any, float]], name: str = "counting") -> None:
+        self.name, self.calls, self._act = name, 0, act
+
+    async def step(self, line: Lifeline) -> float:
+        self.calls += 1
+        return await self._act(self.calls)
+
+
+def test_a_duty_is_called_at_its_pace_and_at_once_while_there_is_more() -> None:
+    async def test(store: Store) -> None:
+        async def act(calls: int) -> float:
+            return 0.0 if calls < 5 else 3600.0
+
+        duty = Counting(act)
+        work = asyncio.create_task(Duties(store.line(), "a", [duty], lease=LEASE, interval=10).run())
+        await until(lambda: duty.calls == 5)
         await asyncio.sleep(0.05)
-        assert calls == 5
+        assert duty.calls == 5
         work.cancel()
 
     run(test)
 
 
-def test_no_failure_ends_them(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_duty_that_fails_or_hangs_ends_neither_itself_nor_others(caplog: pytest.LogCaptureFixture) -> None:
     async def test(store: Store) -> None:
-        line, duties = store.worker("first")
-        tries = 0
+        async def fail(calls: int) -> float:
+            raise ZeroDivisionError if calls % 2 else BrokerAway("gone fishing")
 
-        async def sweep(*_: object, **__: object) -> Swept:
-            nonlocal tries
-            tries += 1
-            raise ZeroDivisionError if tries % 2 else BrokerAway("gone fishing")
+        async def hang(_: int) -> float:
+            return await asyncio.Future[float]()
 
-        monkeypatch.setattr(line.broker, "sweep", sweep)
-        work = asyncio.create_task(duties.run())
-        await until(lambda: tries >= 4)
-        assert not work.done()
-        work.cancel()
+        async def work(_: int) -> float:
+            return 0.01
+
+        failing, hanging, working = Counting(fail, "dividing"), Counting(hang), Counting(work)
+        duties = Duties(store.line(), "a", [failing, hanging, working], lease=LEASE, interval=10)
+        running = asyncio.create_task(duties.run())
+        await until(lambda: failing.calls >= 4 and working.calls >= 10)
+        assert hanging.calls == 1
+        assert duties.leader
+        assert not running.done()
+        running.cancel()
 
     run(test)
-    assert "upkeep failed" in caplog.text
+    assert "dividing failed" in caplog.text
+
+
+def test_the_hold_is_kept_however_seldom_upkeep_is_asked_for() -> None:
+    async def test(store: Store) -> None:
+        duties = Duties(store.line(), "a", [], lease=LEASE, interval=3_600_000)
+        running = asyncio.create_task(duties.run())
+        await until(lambda: duties.leader)
+        for _ in range(8):
+            await asyncio.sleep(LEASE / 4000)
+            store.now += LEASE // 4
+        assert await store.holder() == "a"
+        running.cancel()
+
+    run(test)
+
+
+def test_only_who_holds_them_does_them_and_the_next_one_begins_when_the_first_leaves() -> None:
+    async def test(store: Store) -> None:
+        async def act(_: int) -> float:
+            return 0.01
+
+        duties = [Counting(act), Counting(act)]
+        workers = [
+            Duties(store.line(), str(place), [duty], lease=60_000, interval=10)
+            for place, duty in enumerate(duties)
+        ]
+        running = []
+        for worker in workers:
+            running.append(asyncio.create_task(worker.run()))
+            await until(lambda: duties[0].calls)
+        await asyncio.sleep(0.05)
+        assert duties[1].calls == 0
+        await workers[0].give_up()
+        before = duties[0].calls
+        await until(lambda: duties[1].calls > 3)
+        assert duties[0].calls <= before + 1
+        for task in running:
+            task.cancel()
+
+    run(test)
+
+
+# Upkeep
 
 
 async def lapsed_job(broker: Broker, store: Store) -> None:
@@ -177,10 +285,23 @@ async def state(store: Store) -> State:
 
 def test_a_lapsed_session_is_freed() -> None:
     async def test(store: Store) -> None:
-        line, duties = store.worker("first")
+        line = store.line()
         await lapsed_job(line.broker, store)
-        await duties.tick()
+        assert await Sweep(10).step(line) == 0.01
         assert await state(store) is State.READY
+
+    run(test)
+
+
+def test_upkeep_is_called_again_at_once_while_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(store: Store) -> None:
+        line = store.line()
+
+        async def sweep(*_: object, **__: object) -> Swept:
+            return Swept(more=True)
+
+        monkeypatch.setattr(line.broker, "sweep", sweep)
+        assert await Sweep(1000).step(line) == 0
 
     run(test)
 
@@ -189,21 +310,20 @@ def test_who_was_out_of_touch_for_a_lease_gives_the_others_a_lease_to_speak_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(store: Store) -> None:
-        line, duties = store.worker("first")
-        await duties.tick()
+        line, sweep = store.line(), Sweep(10)
+        await sweep.step(line)
         with monkeypatch.context() as outage:
-            for verb in ("doc", "sweep"):
-                outage.setattr(line.broker, verb, away)
+            outage.setattr(line.broker, "sweep", away)
             for _ in range(3):
                 await asyncio.sleep(LEASE / 2000)
                 with pytest.raises(BrokerAway):
-                    await duties.tick()
+                    await sweep.step(line)
         await lapsed_job(line.broker, store)
-        await duties.tick()
+        await sweep.step(line)
         assert await state(store) is State.RUNNING
         for _ in range(3):
             await asyncio.sleep(LEASE / 2000)
-            await duties.tick()
+            await sweep.step(line)
         assert await state(store) is State.READY
 
     caplog.set_level(logging.WARNING)
@@ -216,16 +336,15 @@ def test_who_was_out_of_touch_for_a_lease_gives_the_others_a_lease_to_speak_up(
 def test_a_machine_that_slept_through_its_leases_does_not_expire_its_own_executors() -> None:
     async def test(store: Store) -> None:
         wall = 1_000.0
-        line = Lifeline(store.broker, LEASE / 1000, wall=lambda: wall)
-        duties = Duties(line, "first", lease=3_600_000, interval=10)
-        await duties.tick()
+        line, sweep = Lifeline(store.broker, LEASE / 1000, wall=lambda: wall), Sweep(10)
+        await sweep.step(line)
         await lapsed_job(line.broker, store)
         wall += LEASE  # while the monotonic clock stood still
-        await duties.tick()
+        await sweep.step(line)
         assert await state(store) is State.RUNNING
         for _ in range(3):
             await asyncio.sleep(LEASE / 2000)
-            await duties.tick()
+            await sweep.step(line)
         assert await state(store) is State.READY
 
     run(test)

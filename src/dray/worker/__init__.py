@@ -20,6 +20,7 @@ guard.py        no process outlives who started it
 loops.py  logs.py  memory.py  places.py      what both kinds of process need
 
 supervisor.py   starts, watches, replaces, renews, forwards signals; runs no user code
-duties.py       upkeep that any worker does and one at a time suffices
+hold.py         leadership: a document that one worker holds for a term
+duties.py       what the leader does for all: upkeep and the like
 roster.py       who is at work, as documents in the broker
 """

@@ -1,94 +1,114 @@
-"""Upkeep that any worker can do, and that one at a time suffices for.
+"""Duties: what one worker at a time does for all of them, under a hold (`hold.py`).
 
-Who does it holds a document with a term (`hold`): it is written again while the holder lives, given up on an
-orderly stop, and runs out one lease after the holder died; then any other worker takes it. Nothing depends on
-there being only one: two that sweep at once do no harm, they only share the work.
+A duty is an object with a name and one method:
+
+    class Tidy:
+        name = "tidying"
+
+        async def step(self, line: Lifeline) -> float:
+            done = await line.ask(lambda broker: broker.sweep(100))
+            return 0.0 if done.more else 1.0
+
+`step` does one bounded piece of work and says in how many seconds it wants to be called again (0: at once).
+It is called only while this worker holds the duties, one call at a time. Each duty has a task of its own: one
+that takes long or fails holds up neither the others nor the hold. Rules for it:
+
+- Two workers may do it at once (one was frozen past its term and goes on with what it knew). Every write must
+  be harmless then: idempotent, or a compare-and-set. `hold` saves work, it protects nothing.
+- Errors are raised, not handled: `BrokerError` and `OSError` mean "the broker is away", and it is called
+  again after the sweep interval; anything else is logged with its traceback and tried again after growing
+  pauses.
+- What it remembers between two steps may be old: another worker may have had the duties in between.
+- It is cancelled when the worker ends, at any await.
+
+Who adds one: list it in `duties_of` of supervisor.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from dray.errors import BrokerError
+from dray.worker.hold import Hold
 from dray.worker.lifeline import Lifeline, Pauses
 
-HOLD: Final = "hold"
-NAME: Final = "duties"
 LONGEST_PAUSE: Final = 60.0
-"""Seconds between tries of upkeep that fails for a reason of our own."""
+"""Seconds between tries of a duty that fails for a reason of our own."""
 
 log = logging.getLogger("dray.worker")
+
+
+class Duty(Protocol):
+    """One kind of work for all, in steps; see the head of this module."""
+
+    @property
+    def name(self) -> str:
+        """What log lines call it."""
+        ...
+
+    async def step(self, line: Lifeline) -> float:
+        """Do a bounded piece; in how many seconds it is to be called again."""
+        ...
 
 
 class Duties:
     """One worker's part in the duties: try to hold them, and do them while it does."""
 
-    def __init__(self, line: Lifeline, worker: str, *, lease: int, interval: int) -> None:
-        self._line, self._worker, self._lease, self._interval = line, worker, lease, interval
-        self._term = 0
-        """The version of the hold while it is ours, else 0."""
-        self._valid_until = 0.0
+    def __init__(
+        self,
+        line: Lifeline,
+        worker: str,
+        duties: Sequence[Duty],
+        *,
+        lease: int,
+        interval: int,
+        stands_in: bool = False,
+    ) -> None:
+        self._line, self._duties, self._interval = line, duties, interval / 1000
+        self.hold = Hold(line, worker, lease=lease, stands_in=stands_in)
 
     @property
     def leader(self) -> bool:
-        return self._term > 0 and self._line.monotonic() < self._valid_until
+        return self.hold.held
 
     async def run(self) -> None:
-        """Tick for ever. No failure ends it: the next tick may work."""
-        interval = self._interval / 1000
-        pauses = Pauses(interval, LONGEST_PAUSE)
-        while True:
-            pause = interval
-            try:
-                if await self.tick():
-                    pause = 0
-                pauses = Pauses(interval, LONGEST_PAUSE)
-            except (BrokerError, OSError):
-                pass  # the line has logged it
-            except Exception:
-                pause = pauses.next()
-                log.exception("upkeep failed; it is tried again in %.1f s", pause)
-            await asyncio.sleep(pause)
-
-    async def tick(self) -> bool:
-        """One step of upkeep, if they are ours to do; whether there is more to do at once."""
-        if not await self._hold():
-            return False
-        # Whoever lost touch for a lease does not expire others: they may live, and had no way to say so.
-        swept = await self._line.ask(lambda broker: broker.sweep(lapse=not self._line.doubtful))
-        return swept.more
+        """Hold and do them for ever. No failure ends it: the next try may work."""
+        async with asyncio.TaskGroup() as together:
+            together.create_task(self.hold.keep(self._interval))
+            for duty in self._duties:
+                together.create_task(self._do(duty))
 
     async def give_up(self) -> None:
-        """Let another worker take over at once."""
-        term, self._term = self._term, 0
-        if term:
-            with contextlib.suppress(BrokerError, OSError):
-                await self._line.ask(lambda broker: broker.doc(HOLD, NAME, None, expect_version=term))
+        """Let another worker take over at once, for good."""
+        await self.hold.give_up()
 
-    async def _hold(self) -> bool:
-        """Get the hold or keep it. It is written again only when a third of its term has passed."""
-        now = self._line.monotonic()
-        if self._term and now < self._valid_until - self._lease * 2 / 3000:
-            return True
-        if self._term and await self._write(self._term, now):
-            return True
-        doc = (await self._line.ask(lambda broker: broker.doc(HOLD, NAME))).doc
-        if doc is None:
-            return await self._write(0, now)
-        if doc.value == self._worker.encode():  # ours, but the reply to the write was lost
-            return await self._write(doc.version, now)
-        return False
+    async def _do(self, duty: Duty) -> None:
+        pauses = Pauses(self._interval, LONGEST_PAUSE)
+        while True:
+            await self.hold.wait()
+            try:
+                pause = await duty.step(self._line)
+                pauses = Pauses(self._interval, LONGEST_PAUSE)
+            except (BrokerError, OSError):  # the line has logged it
+                pause = self._interval
+            except Exception:
+                pause = pauses.next()
+                log.exception("%s failed; it is tried again in %.1f s", duty.name, pause)
+            await asyncio.sleep(pause)
 
-    async def _write(self, expected: int, now: float) -> bool:
-        self._term = 0
-        value = self._worker.encode()
-        reply = await self._line.ask(
-            lambda broker: broker.doc(HOLD, NAME, value, expect_version=expected, ttl=self._lease)
-        )
-        if not reply.written or reply.doc is None:
-            return False
-        self._term, self._valid_until = reply.doc.version, now + self._lease / 1000
-        return True
+
+class Sweep:
+    """Upkeep: due jobs, lapsed leases, the outbox, pruning, repairs."""
+
+    name = "upkeep"
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval / 1000
+
+    async def step(self, line: Lifeline) -> float:
+        # Whoever lost touch for a lease does not expire others: they may live, and had no way to say so.
+        swept = await line.ask(lambda broker: broker.sweep(lapse=not line.doubtful))
+        return 0.0 if swept.more else self._interval

@@ -26,7 +26,7 @@ from dray.settings import Settings
 from dray.worker import pulse as clock
 from dray.worker.burst import nothing_left
 from dray.worker.channel import Message, Started
-from dray.worker.duties import Duties
+from dray.worker.duties import Duties, Duty, Sweep
 from dray.worker.endings import Endings
 from dray.worker.executors import Executor, Plan
 from dray.worker.greeting import farewell, greeting, new_worker_id, version
@@ -77,6 +77,11 @@ def executors_of(settings: Settings) -> int:
     if not settings.runs_jobs:
         return 0
     return 1 if settings.mode == "thin" else settings.processes
+
+
+def duties_of(settings: Settings) -> list[Duty]:
+    """What a worker of this mode does for all while it leads."""
+    return [Sweep(settings.sweep_interval)]
 
 
 class Supervisor:
@@ -158,7 +163,14 @@ class Supervisor:
             heard=self._hear,
             broken=self._bear_broken,
         )
-        self._duties = Duties(line, self.id, lease=settings.lease, interval=settings.sweep_interval)
+        self._duties = Duties(
+            line,
+            self.id,
+            duties_of(settings),
+            lease=settings.lease,
+            interval=settings.sweep_interval,
+            stands_in=not settings.schedules,
+        )
         self._beats = beats = Heartbeats(
             line,
             lease=settings.lease,
@@ -191,6 +203,7 @@ class Supervisor:
         """Let all end: who has not started gets a moment, who runs jobs the grace, the rest a little more."""
         self._state = "stopping"
         self._beats.tell_soon()
+        self._begin(self._duties.give_up)  # whoever takes over need not wait until the last job has ended
         grace = self._settings.shutdown_grace if self._reason is None and self._asked < 2 else 0
         now = time.monotonic()
         self._deadline = now + grace / 1000 + MARGIN

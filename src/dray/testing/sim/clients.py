@@ -32,7 +32,7 @@ from dray.testing.sim.loop import Process
 from dray.testing.sim.orders import QUEUES
 from dray.testing.sim.plan import Plan
 from dray.testing.sim.script import TASKS, Script
-from dray.worker.duties import Duties
+from dray.worker.duties import Duties, Sweep
 from dray.worker.lifeline import Lifeline
 
 
@@ -81,7 +81,8 @@ async def sweep(board: Board, name: str, broker: Broker, dice: random.Random) ->
     """The duties of a worker, under a hold."""
     time, lease = asyncio.get_running_loop().time, board.plan.lease
     line = Lifeline(broker, lease, wall=time, monotonic=time)
-    await Duties(line, name, lease=int(lease * 1000), interval=dice.choice([500, 1000])).run()
+    interval = dice.choice([500, 1000])
+    await Duties(line, name, [Sweep(interval)], lease=int(lease * 1000), interval=interval).run()
 
 
 async def operate(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
