@@ -1,0 +1,283 @@
+"""When a schedule is due: cron expressions in a time zone, and plain intervals.
+
+Times are whole milliseconds since the epoch, as everywhere. A rule is a value: whoever asks, on whichever
+machine, gets the same ticks.
+
+Zones that change their clocks. cronsim finds the wall-clock times of an expression; which instants these are
+is decided here:
+
+- a rule at fixed times (seconds, minutes and hours all without `*`) happens once for every wall-clock time:
+  one that the clocks skip happens when they have been put forward, one that comes twice the first time;
+- any other rule goes by the hours as they pass: what the clocks skip does not happen, and what comes twice
+  happens twice, so that "every five minutes" means just that all year round.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import zoneinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from dray.duration import MAX_DURATION, format_duration, parse_duration
+from dray.errors import InvalidInput
+
+ALIASES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+EXPRESSION_MAX: Final = 256
+_FIELDS: Final = ("second", "minute", "hour", "day of month", "month", "day of week")
+_SIZES: Final = (60, 60, 24, 31, 12, 7)
+_FORMS: Final = (
+    "five fields (minute hour day-of-month month day-of-week), six with seconds first, "
+    f"or one of {', '.join(ALIASES)} is allowed"
+)
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (wall-clock times have no zone here)
+_DAY: Final = 86_400
+
+
+class Cron(msgspec.Struct, frozen=True, tag="cron"):
+    """A cron expression and the zone whose clocks it goes by. Made by `Cron.parse`, which checks it."""
+
+    expression: str
+    tz: str = "UTC"
+
+    @classmethod
+    def parse(cls, expression: str, tz: str = "UTC") -> Cron:
+        """Check an expression and a zone; one that can never come is refused.
+
+        >>> Cron.parse("0 3 * * mon-fri", "Europe/London")
+        Cron(expression='0 3 * * MON-FRI', tz='Europe/London')
+        """
+        _zone(tz)
+        text = _one_writing(expression)
+        _check_fields(expression, text)
+        try:
+            calendar = _calendar(text)
+        except CronSimError as error:
+            raise InvalidInput("cron", expression, f"{_wording(error)}; {_FORMS}") from None
+        if _following(calendar, datetime(2000, 1, 1)) is None:  # noqa: DTZ001
+            raise InvalidInput("cron", expression, "no day of any year fits it")
+        return cls(text, tz)
+
+    def next(self, after: int) -> int | None:
+        """The first tick later than `after`; None if there is none."""
+        zone, calendar = _zone(self.tz), _calendar(self.expression)
+        try:
+            if _is_fixed(self.expression):
+                found = _next_time(calendar, zone, after // 1000)
+            else:
+                found = _next_passing(calendar, zone, after // 1000)
+        except (OverflowError, ValueError):  # the end of the calendar
+            return None
+        return None if found is None else found * 1000
+
+    def describe(self) -> str:
+        """In plain words.
+
+        >>> Cron("*/5 * * * *").describe()
+        'every 5th minute of every hour'
+        """
+        words = _calendar(self.expression).explain()
+        zone = "" if self.tz == "UTC" else f", {self.tz} time"
+        return words[0].lower() + words[1:] + zone
+
+    def __str__(self) -> str:
+        return self.expression
+
+
+class Every(msgspec.Struct, frozen=True, tag="every"):
+    """A fixed interval in milliseconds. Ticks are multiples of it since the epoch, the same for everybody."""
+
+    interval: int
+
+    @classmethod
+    def parse(cls, interval: str | float | timedelta) -> Every:
+        """Check an interval: `"30s"`, `"1h30m"`, seconds or a timedelta.
+
+        >>> Every.parse("30s")
+        Every(interval=30000)
+        """
+        length = parse_duration("every", interval)
+        if length < 1000:
+            raise InvalidInput("every", interval, "an interval from 1 second is allowed")
+        return cls(length)
+
+    def next(self, after: int) -> int | None:
+        """The first tick later than `after`."""
+        tick = (after // self.interval + 1) * self.interval
+        return None if tick > 2 * MAX_DURATION + self.interval else tick
+
+    def describe(self) -> str:
+        """In plain words.
+
+        >>> Every(90_000).describe()
+        'every 1m30s'
+        """
+        return f"every {format_duration(self.interval)}"
+
+    def __str__(self) -> str:
+        return format_duration(self.interval)
+
+
+Rule = Cron | Every
+
+
+# fields
+
+
+def _one_writing(expression: object) -> str:
+    if not isinstance(expression, str) or len(expression) > EXPRESSION_MAX:
+        raise InvalidInput("cron", expression, _FORMS)
+    text = " ".join(expression.split())
+    return text.lower() if text.startswith("@") else text.upper()
+
+
+def _check_fields(expression: str, text: str) -> None:
+    """What cronsim takes but nobody can mean."""
+    if text.startswith("@"):
+        if text not in ALIASES:
+            raise InvalidInput("cron", expression, _FORMS)
+        return
+    fields = text.split()
+    if len(fields) not in (5, 6):
+        raise InvalidInput("cron", expression, _FORMS)
+    for field, name, size in zip(fields[::-1], _FIELDS[::-1], _SIZES[::-1], strict=False):
+        for term in field.split(","):
+            _, slash, step = term.partition("/")
+            if slash and step.isdecimal() and int(step) > size:
+                raise InvalidInput(
+                    "cron", expression, f"a step of the {name} is at most {size}; use every= for intervals"
+                )
+
+
+def _wording(error: CronSimError) -> str:
+    """cronsim says "Bad day-of-month"."""
+    return "the " + str(error).removeprefix("Bad ").replace("-", " ") + " field is wrong"
+
+
+@lru_cache(maxsize=1024)
+def _calendar(expression: str) -> CronSim:
+    text = ALIASES.get(expression, expression)
+    fields = text.split()
+    fields[-1] = fields[-1].replace("-SUN", "-7")  # a week may end on Sunday
+    return CronSim(" ".join(fields), _EPOCH)
+
+
+@lru_cache(maxsize=1024)
+def _is_fixed(expression: str) -> bool:
+    fields = ALIASES.get(expression, expression).split()
+    return not any(field.startswith("*") for field in fields[:-3])
+
+
+def _following(calendar: CronSim, wall: datetime) -> datetime | None:
+    """The first wall-clock time later than `wall` (to the second) that fits."""
+    walk = copy.copy(calendar)
+    walk.dt = wall
+    return next(walk, None)
+
+
+# zones
+
+
+@lru_cache(maxsize=256)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":  # known without any data
+        return UTC
+    try:
+        if name == "localtime":
+            raise ValueError(name)  # means something else on every machine
+        return zoneinfo.ZoneInfo(name)
+    except (ValueError, TypeError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise InvalidInput("tz", name, _unknown_zone(name)) from None
+
+
+def _unknown_zone(name: object) -> str:
+    known = zoneinfo.available_timezones()
+    if not known:
+        return "this machine has no time zone data, only UTC: install it with `pip install tzdata`"
+    lower = {zone.lower(): zone for zone in known}
+    near = difflib.get_close_matches(str(name).lower(), lower, n=3)
+    hint = f"; did you mean {' or '.join(lower[one] for one in near)}?" if near else ""
+    return f"the name of an IANA time zone such as Europe/London is allowed{hint}"
+
+
+def _offset(zone: tzinfo, at: int) -> int:
+    """How many seconds the zone's clocks are ahead of UTC."""
+    shift = datetime.fromtimestamp(at, zone).utcoffset()
+    return 0 if shift is None else int(shift.total_seconds())
+
+
+def _change(zone: tzinfo, before: int, after: int) -> int:
+    """The first second of the offset at `after`, which is not the one at `before`."""
+    old = _offset(zone, before)
+    while after - before > 1:
+        middle = (before + after) // 2
+        if _offset(zone, middle) == old:
+            before = middle
+        else:
+            after = middle
+    return after
+
+
+def _wall(seconds: int) -> datetime:
+    return _EPOCH + timedelta(seconds=seconds)
+
+
+def _seconds(wall: datetime) -> int:
+    return (wall - _EPOCH) // timedelta(seconds=1)
+
+
+def _next_time(calendar: CronSim, zone: tzinfo, after: int) -> int | None:
+    """The next tick of a rule at fixed times: every wall-clock time happens once."""
+    wall: datetime | None = _wall(after + _offset(zone, after))
+    while wall is not None:
+        wall = _following(calendar, wall)
+        if wall is None:
+            break
+        tick = _instant(zone, wall)
+        if tick > after:  # not so for the second pass through an hour: the first one counted
+            return tick
+    return None
+
+
+def _instant(zone: tzinfo, wall: datetime) -> int:
+    """When the clocks first show this time, or have just jumped over it."""
+    tick = int(wall.replace(tzinfo=zone).timestamp())
+    if _wall(tick + _offset(zone, tick)) == wall:
+        return tick
+    skipped = _seconds(wall) - _offset(zone, tick)  # by the offset from after the jump: just before it
+    return _change(zone, skipped, tick)
+
+
+def _next_passing(calendar: CronSim, zone: tzinfo, after: int) -> int | None:
+    """The next tick of a rule that goes by the hours as they pass.
+
+    Goes from one change of the clocks to the next; in between, wall-clock time is instants plus an offset.
+    """
+    while True:
+        offset = _offset(zone, after + 1)
+        wall = _following(calendar, _wall(after + offset))
+        if wall is None:
+            return None
+        tick = _seconds(wall) - offset
+        near = min(tick, after + _DAY)
+        if _offset(zone, near) != offset:
+            change = _change(zone, after + 1, near)
+            after = change - 1
+        elif tick == near:
+            return tick
+        else:
+            # No time that fits lies between, whatever the clocks do there: they never move by a day.
+            after = max(near, tick - 2 * _DAY)
