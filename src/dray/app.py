@@ -22,9 +22,11 @@ from dray.client import Client, Link, forbid_on_worker_loop, opener, while_waiti
 from dray.codec import Codecs
 from dray.context import CURRENT, Context
 from dray.enqueuing import EnqueueMiddleware, through, through_many
-from dray.errors import DuplicateJob, InvalidInput, QueueFull, UnknownTaskWarning
+from dray.errors import DuplicateJob, EnqueueLimited, InvalidInput, QueueFull, UnknownTaskWarning
+from dray.feed import Events
 from dray.handle import JobHandle
 from dray.job import Job, check_name
+from dray.keys import Keys
 from dray.operate import Dead, Jobs, Queues, Workers
 from dray.settings import Loaded, Settings, load
 from dray.task import CoroutineTask, PlainTask, Task, TaskOptions, TaskSettings, is_async
@@ -40,6 +42,9 @@ Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
 NO_RULES = TaskOptions()
 _FULL_PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5)
 """Seconds between tries to enter a full queue whose overflow rule is to wait."""
+_LONGEST_PAUSE = 1.0
+"""Seconds after which whoever waits for a slow rate looks whether it was changed."""
+_REFUSED = frozenset({"full", "limited"})
 
 
 class _Nobody:
@@ -70,6 +75,7 @@ class App:
         self.client = Client(self._opener())
         self.clock: Callable[[], int] = _wall_clock
         self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
+        self.events, self.keys = Events(self), Keys(self)
         self._lifespan: Lifespan | None = None
 
     def __repr__(self) -> str:
@@ -229,8 +235,8 @@ class App:
         durability = self._durability(call)
         accepted = await link.put(job, durability)
         if accepted.verdict == "created":
-            return JobHandle(self, job.id, job.task, job.queue)
-        if accepted.verdict == "full":
+            return JobHandle(self, job.id, job.task, job.queue, accepted=accepted.state)
+        if accepted.verdict in _REFUSED:
             accepted = await self._enter(link, job, durability, accepted)
         landed = self._landed(job, accepted)
         if isinstance(landed, Exception):
@@ -250,7 +256,7 @@ class App:
         replies = await link.broker.put(jobs, durability=durability) if jobs else []
         landed: list[JobHandle[R] | Exception] = []
         for job, accepted in zip(jobs, replies, strict=True):
-            if accepted.verdict == "full":
+            if accepted.verdict in _REFUSED:
                 accepted = await self._enter(link, job, durability, accepted)
             landed.append(self._landed(job, accepted))
         return landed
@@ -276,24 +282,32 @@ class App:
         if link.blocking:
             forbid_on_worker_loop("waiting for room in a full queue", "await ….aenqueue()")
         with while_waiting():
-            return await self._knock(link, job, durability)
+            return await self._knock(link, job, durability, refused)
 
-    async def _knock(self, link: Link, job: Job, durability: Durability | None) -> Accepted:
+    async def _knock(
+        self, link: Link, job: Job, durability: Durability | None, refused: Accepted
+    ) -> Accepted:
         tries = 0
         while True:
-            await link.sleep(_FULL_PAUSES[min(tries, len(_FULL_PAUSES) - 1)])
+            after = refused.retry_after
+            pause = _FULL_PAUSES[min(tries, len(_FULL_PAUSES) - 1)] if after is None else after / 1000
+            await link.sleep(min(pause, _LONGEST_PAUSE))
             tries += 1
-            (accepted,) = await link.broker.put([job], durability=durability)
-            if accepted.verdict != "full":
-                return accepted
+            (refused,) = await link.broker.put([job], durability=durability)
+            if refused.verdict not in _REFUSED:
+                return refused
 
     def _landed(self, job: Job, accepted: Accepted) -> JobHandle[Any] | Exception:
         if accepted.verdict == "full":
             return QueueFull(job.queue, accepted.max_ready or 0)
+        if accepted.verdict == "limited":
+            return EnqueueLimited(job.queue, (accepted.retry_after or 0) / 1000)
         duplicate = accepted.verdict == "duplicate"
         if duplicate and job.on_duplicate == "raise":
             return DuplicateJob(accepted.id)
-        return JobHandle(self, accepted.id, job.task, job.queue, duplicate=duplicate)
+        return JobHandle(
+            self, accepted.id, job.task, job.queue, duplicate=duplicate, accepted=accepted.state
+        )
 
     def _durability(self, call: Call[Any]) -> Durability | None:
         chosen = call.options.durability

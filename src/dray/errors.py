@@ -27,6 +27,7 @@ DrayError
 │   ├── JobStopped                 inside a task: the job was asked to stop
 │   └── DuplicateJob               key or id is taken; names the job that has it
 ├── QueueFull                      a bounded queue refused the job
+│   └── EnqueueLimited             a queue takes no more jobs at this rate
 ├── UnknownTask                    no task of that name is registered
 ├── AppNotFound                    the app that a command names cannot be imported
 ├── WouldBlock                     a blocking call where it would stop the worker's event loop
@@ -99,6 +100,9 @@ class EncodeError(CodecError):
 
 class DecodeError(CodecError):
     """Bytes that cannot be read."""
+
+    argument: str | None = None
+    """The argument of a call that does not fit its annotation, where it is one."""
 
 
 class NewerVersion(CodecError):
@@ -216,11 +220,21 @@ class JobStopped(JobError):
 class QueueFull(DrayError):
     """The queue holds as many ready jobs as `max_ready` allows."""
 
-    def __init__(self, queue: str, max_ready: int) -> None:
-        super().__init__(f"queue {queue!r} is full: max_ready={max_ready}")
+    def __init__(self, queue: str, max_ready: int | None, text: str | None = None) -> None:
+        super().__init__(text or f"queue {queue!r} is full: max_ready={max_ready}")
         self.queue, self.max_ready = queue, max_ready
         self.accepted: Sequence[object] = ()
         """Handles of the jobs that were accepted in the same call (`enqueue_many`)."""
+
+
+class EnqueueLimited(QueueFull):
+    """The queue accepts no more jobs at this rate (`enqueue_rate`); `retry_after` is in seconds."""
+
+    def __init__(self, queue: str, retry_after: float) -> None:
+        super().__init__(
+            queue, None, f"queue {queue!r} accepts no more jobs at this rate: try again in {retry_after:g} s"
+        )
+        self.retry_after = retry_after
 
 
 class UnknownTask(DrayError):

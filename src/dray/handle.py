@@ -6,10 +6,11 @@ Every operation exists twice, see `dray.twins`: `job.status()` blocks, `await jo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from dray.broker.verbs import Cancel, Ids, JobAction, Retry
-from dray.call import Duration
+from dray.broker.verbs import Cancel, Ids, JobAction, Reschedule, Retry
+from dray.call import Duration, read_due
 from dray.client import Client, Link, forbid_on_worker_loop, while_waiting
 from dray.duration import format_duration, parse_duration
 from dray.errors import (
@@ -39,7 +40,7 @@ _NOT_ITS_OWN = frozenset({"poison", "expired", "dropped"})
 class JobHandle(Generic[R]):
     """One job. `R` is what its task returns."""
 
-    __slots__ = ("app", "duplicate", "id", "queue", "task")
+    __slots__ = ("accepted", "app", "duplicate", "id", "queue", "task")
 
     def __init__(
         self,
@@ -49,10 +50,13 @@ class JobHandle(Generic[R]):
         queue: str | None = None,
         *,
         duplicate: bool = False,
+        accepted: State | None = None,
     ) -> None:
         self.app, self.id, self.task, self.queue = app, id, task, queue
         self.duplicate = duplicate
         """Its key or id was taken: this is the job that was there before."""
+        self.accepted = accepted
+        """How it stood when it was enqueued; None if this handle was made from an id."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id}{f' of {self.task}' if self.task else ''}>"
@@ -100,6 +104,13 @@ class JobHandle(Generic[R]):
         """Run it again, with all its retries; a delayed one now. False if it waits or runs already."""
         return await self._edit(link, Retry())
 
+    async def _reschedule(
+        self, link: Link, *, delay: Duration | None = None, at: datetime | None = None
+    ) -> bool:
+        """Start no sooner than then, counted from now; past or `delay=0` means at once. False if it waits for
+        other jobs, runs, or has ended."""
+        return await self._edit(link, Reschedule(read_due(delay, at, self.app.now())))
+
     async def _why(self, link: Link) -> Why:
         """Why it stands where it stands, in a sentence and as data."""
         return await explain(link.broker, self.id)
@@ -108,6 +119,7 @@ class JobHandle(Generic[R]):
     info, ainfo = blocks(_info), awaits(_info)
     cancel, acancel = blocks(_cancel), awaits(_cancel)
     retry, aretry = blocks(_retry), awaits(_retry)
+    reschedule, areschedule = blocks(_reschedule), awaits(_reschedule)
     why, awhy = blocks(_why), awaits(_why)
 
     async def _edit(self, link: Link, action: JobAction) -> bool:

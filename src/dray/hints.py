@@ -221,7 +221,9 @@ class Hints:
         try:
             return hint.convert(value, text=text)
         except Exception as error:
-            raise DecodeError(f"argument {name!r} of {self.name}: {describe(error)}") from error
+            wrong = DecodeError(f"argument {name!r} of {self.name}: {describe(error)}")
+            wrong.argument = name
+            raise wrong from error
 
 
 def _fits(parameters: list[inspect.Parameter]) -> list[tuple[frozenset[str], frozenset[str]]]:

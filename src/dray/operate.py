@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
@@ -22,12 +23,13 @@ from dray.broker.verbs import (
     Pause,
     Query,
     QueueInfo,
+    Reschedule,
     Resume,
     Retry,
     Scope,
     SetLimits,
 )
-from dray.call import Duration, Priority
+from dray.call import Duration, Priority, read_due
 from dray.client import Client, Link
 from dray.duration import parse_duration
 from dray.errors import InvalidInput
@@ -81,7 +83,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 Selection = str | JobHandle[Any] | JobInfo | Iterable[str | JobHandle[Any] | JobInfo]
 
 
-class _Desk:
+class Desk:
     """Base of what hangs on an app to operate it."""
 
     def __init__(self, app: App) -> None:
@@ -92,7 +94,7 @@ class _Desk:
         return self._app.client
 
 
-class Jobs(_Desk):
+class Jobs(Desk):
     """`app.jobs`: find jobs, and change many at once.
 
     A change takes either jobs (ids, handles, infos) or a filter by keyword; with `dry_run` it only tells what
@@ -142,23 +144,41 @@ class Jobs(_Desk):
         """Forget jobs. Running ones are refused: cancel them first."""
         return await _change(link, selection, where, Delete(), dry_run, progress)
 
+    async def _reschedule(
+        self,
+        link: Link,
+        selection: Selection | None = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        dry_run: bool = False,
+        progress: Progressed | None = None,
+        **where: Unpack[Where],
+    ) -> Changed:
+        """Set when jobs that are scheduled, retrying or ready may start: `delay` from now, or `at` a time."""
+        due = Reschedule(read_due(delay, at, self._app.now()))
+        return await _change(link, selection, where, due, dry_run, progress)
+
     find, afind = blocks(_find), awaits(_find)
     cancel, acancel = blocks(_cancel), awaits(_cancel)
     retry, aretry = blocks(_retry), awaits(_retry)
     delete, adelete = blocks(_delete), awaits(_delete)
+    reschedule, areschedule = blocks(_reschedule), awaits(_reschedule)
 
 
 class Limit(TypedDict, total=False):
     """Limits of a queue, or of one task in it. None takes the operator's word back."""
 
     rate: str | None
+    enqueue_rate: str | None
+    """Jobs the queue accepts; more are refused, or wait (`overflow="wait"`)."""
     max_running: int | None
     max_ready: int | None
     overflow: Overflow | None
     group_running: int | None
 
 
-class Queues(_Desk):
+class Queues(Desk):
     """`app.queues`."""
 
     async def _list(self, link: Link) -> builtins.list[QueueInfo]:
@@ -213,7 +233,7 @@ class Graves(TypedDict, total=False):
     older: Duration | None
 
 
-class Dead(_Desk):
+class Dead(Desk):
     """`app.dead`: jobs that will not be retried by themselves."""
 
     async def _list(
@@ -287,7 +307,7 @@ class Dead(_Desk):
         return msgspec.structs.replace(changed, refused=refused | changed.refused)
 
 
-class Workers(_Desk):
+class Workers(Desk):
     """`app.workers`: who is at work."""
 
     async def _list(self, link: Link) -> builtins.list[WorkerInfo]:
