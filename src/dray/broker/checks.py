@@ -231,8 +231,10 @@ def check_edit(selection: Ids | Query | Scope, action: JobAction | ScopeAction, 
 
 
 def _check_limits(scope: Scope, action: SetLimits) -> None:
-    if action.rate is not None and action.rate is not UNSET:
-        Rate.parse(action.rate)
+    for field in ("rate", "enqueue_rate"):
+        value = getattr(action, field)
+        if value is not None and value is not UNSET:
+            _check_rate(field, value)
     for field in ("max_running", "max_ready", "group_running"):
         value = getattr(action, field)
         if value is not None and value is not UNSET:
@@ -240,9 +242,16 @@ def _check_limits(scope: Scope, action: SetLimits) -> None:
     if action.overflow not in (UNSET, None, *get_args(Overflow)):
         raise InvalidInput("overflow", action.overflow, f"{', '.join(get_args(Overflow))} are allowed")
     if scope.task is not None:
-        for field in ("max_ready", "overflow", "group_running"):
+        for field in ("enqueue_rate", "max_ready", "overflow", "group_running"):
             if getattr(action, field) is not UNSET:
                 raise InvalidInput(field, getattr(action, field), "it can be set for a whole queue only")
+
+
+def _check_rate(field: str, value: object) -> None:
+    try:
+        Rate.parse(value)  # type: ignore[arg-type]  # it refuses what is no text
+    except InvalidInput as wrong:
+        raise InvalidInput(field, value, wrong.allowed) from None
 
 
 def _check_int(field: str, value: object, least: int, most: int) -> None:
@@ -283,6 +292,7 @@ def limits_after(limits: Limits, action: SetLimits) -> Limits:
 
     return Limits(
         rate=cast("str | None", chosen(limits.rate, action.rate)),
+        enqueue_rate=cast("str | None", chosen(limits.enqueue_rate, action.enqueue_rate)),
         max_running=cast("int | None", chosen(limits.max_running, action.max_running)),
         max_ready=cast("int | None", chosen(limits.max_ready, action.max_ready)),
         overflow=cast("Overflow | None", chosen(limits.overflow, action.overflow)),

@@ -78,11 +78,14 @@ class Accepted(msgspec.Struct, frozen=True):
     id: str
     """Its own id, or that of the job whose key or id it repeats."""
     state: State
-    verdict: Literal["created", "duplicate", "full"] = "created"
+    verdict: Literal["created", "duplicate", "full", "limited"] = "created"
+    """`full` and `limited`: the job was not accepted."""
     replaced: str | None = None
     """The job whose place it took (`on_duplicate="replace"`)."""
     max_ready: int | None = None
-    """The bound it met, when the verdict is `full`: the job was not accepted."""
+    """The bound it met, when the verdict is `full`."""
+    retry_after: int | None = None
+    """In how many milliseconds the queue takes another job, when the verdict is `limited`."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -203,10 +206,11 @@ class Resume(msgspec.Struct, frozen=True):
 class SetLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's word on limits; it wins over what jobs declare. None takes it back.
 
-    `max_ready`, `overflow` and `group_running` exist for a whole queue only.
+    `enqueue_rate`, `max_ready`, `overflow` and `group_running` exist for a whole queue only.
     """
 
     rate: str | msgspec.UnsetType | None = msgspec.UNSET
+    enqueue_rate: str | msgspec.UnsetType | None = msgspec.UNSET
     max_running: int | msgspec.UnsetType | None = msgspec.UNSET
     max_ready: int | msgspec.UnsetType | None = msgspec.UNSET
     overflow: Overflow | msgspec.UnsetType | None = msgspec.UNSET
@@ -230,10 +234,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits an operator has set on a scope."""
 
     rate: str | None = None
+    enqueue_rate: str | None = None
+    """How many jobs the queue accepts: duplicates and refused ones do not count."""
     max_running: int | None = None
     max_ready: int | None = None
     overflow: Overflow | None = None
     group_running: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """How much is in use of whatever may limit one job."""
+
+    now: int
+    """The broker's time of this answer."""
+    running: dict[str, int] = {}
+    """Runs held now in its `queue`, of its `task` there, of its `group` and of its running `key`."""
+    tats: dict[str, int] = {}
+    """Up to when (µs) the rates of its `queue`, `task` and rate `key` are used; see `dray.policy.Rate`."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -427,6 +444,10 @@ class Broker(Protocol):
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
         """Every queue that holds a job or a setting, by name."""
+        ...
+
+    async def usage(self, job: Job, *, now: int | None = None) -> Usage:
+        """How much of the limits that may hold this job back is in use."""
         ...
 
     async def doc(

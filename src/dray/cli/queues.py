@@ -114,6 +114,11 @@ def _count(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
 @_scope
 @click.option("--rate", metavar="RATE|none", help="Starts per time: 100/m, 5/s, 1000/h+50 (with a burst).")
 @click.option(
+    "--enqueue-rate",
+    metavar="RATE|none",
+    help="Jobs accepted per time; more are refused, or wait (--overflow).",
+)
+@click.option(
     "--max-running", callback=_count, metavar="N|none", help="Jobs that may run at once, on all workers."
 )
 @click.option(
@@ -122,7 +127,7 @@ def _count(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
 @click.option(
     "--overflow",
     type=click.Choice([*get_args(Overflow), "none"]),
-    help="What becomes of jobs beyond --max-ready.",
+    help="What becomes of jobs beyond --max-ready; `wait` is for --enqueue-rate as well.",
 )
 @click.option(
     "--group-running", callback=_count, metavar="N|none", help="Jobs of one group that may run at once."
@@ -132,8 +137,8 @@ def _count(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
 def limit(queue: str, task: str | None, new: bool, **given: Any) -> None:
     """Set limits of a queue, or of one task in it, for all workers at once. `none` takes one back.
 
-    They win over what tasks declare. Without an option the present limits are told. --max-ready, --overflow
-    and --group-running are for whole queues only.
+    They win over what tasks declare. Without an option the present limits are told. --enqueue-rate,
+    --max-ready, --overflow and --group-running are for whole queues only.
     """
     app = _known(queue, new)
     limits = {name: _value(value) for name, value in given.items() if value is not None}

@@ -11,6 +11,8 @@ from dray.job import Job, Move, State
 
 NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
 
+REFUSED = frozenset({"full", "limited"})
+
 
 class Accepting:
     """The part of the broker behind `put`."""
@@ -32,8 +34,12 @@ class Accepting:
             if job.on_duplicate != "replace" or other.run or other.state not in NOT_STARTED:
                 return Accepted(other.job.id, other.state, "duplicate")
         leaves_room = any(other.state is State.READY and other.job.queue == job.queue for other in others)
+        line = self._world.queue(job.queue).line
+        if (wait := line.accepts_in(now)) > 0:
+            return Accepted(job.id, State.NOT_FOUND, "limited", retry_after=wait)
         if not leaves_room and (bound := self._full(job, now)) is not None:
             return Accepted(job.id, State.NOT_FOUND, "full", max_ready=bound)
+        line.spend_accepted(now)
         for other in others:
             self._replace(other, job, now)
         kept = self._world.create(job, now)
@@ -42,7 +48,7 @@ class Accepting:
     def _tell_of_refused(self, jobs: Sequence[Job], accepted: Sequence[Accepted]) -> None:
         """Jobs of the same call that wait for one that was not accepted must not wait for ever."""
         for job, reply in zip(jobs, accepted, strict=False):
-            if job.id not in self._world.jobs and (reply.id != job.id or reply.verdict == "full"):
+            if job.id not in self._world.jobs and (reply.id != job.id or reply.verdict in REFUSED):
                 self._world.tell_dependants(job.id, State.NOT_FOUND)
 
     def _key_holder(self, job: Job, now: int) -> Kept | None:

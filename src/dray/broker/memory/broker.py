@@ -63,6 +63,7 @@ from dray.broker.verbs import (
     Scope,
     ScopeAction,
     Swept,
+    Usage,
     Wake,
 )
 from dray.errors import InvalidInput, SessionLost
@@ -393,6 +394,10 @@ class MemoryBroker(Accepting, Upkeep):
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
         with self._step(now):
             return info(self._world)
+
+    async def usage(self, job: Job, *, now: int | None = None) -> Usage:
+        with self._step(now) as at:
+            return self._world.queue(job.queue).line.usage(job, at)
 
     # documents and the feed
 

@@ -18,14 +18,14 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
 from dray.broker.checks import matches
-from dray.broker.verbs import Filter, Limits, Pause
+from dray.broker.verbs import Filter, Limits, Pause, Usage
 from dray.job import Job
 from dray.policy import Rate
 
 ClassKey = tuple[int, str, int]
 LaneKey = tuple[str | None, str | None]
 Bucket = tuple[str, str]
-"""What a rate is counted by: ("queue", ""), ("task", name) or ("key", rate key)."""
+"""What a rate is counted by: ("queue", ""), ("task", name), ("key", rate key); ("put", "") for jobs accepted."""
 
 
 class Sorted:
@@ -219,6 +219,27 @@ class Line:
         if job.rate_key is not None:
             self._spend(("key", job.rate_key), rate, now)
 
+    def accepts_in(self, now: int) -> int:
+        """In how many milliseconds the queue accepts a job; 0 means now."""
+        rate = self.limits.enqueue_rate
+        if rate is None or self._tokens(_ACCEPTED, rate, now):
+            return 0
+        return max(1, Rate.parse(rate).free_at(self.rates.get(_ACCEPTED, 0), now) - now)
+
+    def spend_accepted(self, now: int) -> None:
+        """Count one accepted job."""
+        self._spend(_ACCEPTED, self.limits.enqueue_rate, now)
+
+    def usage(self, job: Job, now: int) -> Usage:
+        """How much is in use of what may limit a job."""
+        held = {"queue": "", "task": job.task, "group": job.group, "key": job.running_key}
+        rated = {"queue": "", "task": job.task, "key": job.rate_key}
+        return Usage(
+            now,
+            {what: self._running(what, name) for what, name in held.items() if name is not None},
+            {what: self.rates.get((what, name), 0) for what, name in rated.items() if name is not None},
+        )
+
     def task_limit(self, task: str, declared: Class) -> tuple[str | None, int | None]:
         """The operator's limits of a task where there are any, else what its jobs declare."""
         limits = self.task_limits.get(task, Limits())
@@ -281,6 +302,7 @@ class Line:
 
 
 _MANY = 1 << 30
+_ACCEPTED: Bucket = ("put", "")
 
 
 def class_key(job: Job) -> ClassKey:

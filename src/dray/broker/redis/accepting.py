@@ -26,7 +26,8 @@ from dray.codec import pack, unpack
 from dray.job import FINISHED, Job, State, queue_of
 
 _decode_intent = msgspec.msgpack.Decoder(list[bytes]).decode
-_VERDICTS = {b"c": "created", b"d": "duplicate", b"f": "full"}
+_VERDICTS = {b"c": "created", b"d": "duplicate", b"f": "full", b"l": "limited"}
+_REFUSED = frozenset({"full", "limited"})
 UNFINISHED = frozenset(State) - FINISHED - {State.NOT_FOUND}
 _NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
 
@@ -199,7 +200,7 @@ async def _tell_of_refused(
 ) -> None:
     """Jobs that wait for one that was not accepted must not wait for ever; its id is free again."""
     for job, reply in zip(jobs, accepted, strict=True):
-        if reply.verdict == "full" or reply.id != job.id:
+        if reply.verdict in _REFUSED or reply.id != job.id:
             queue = owners.get(job.id, job.queue)
             _, aftermath = await step.core.call(step.core.on_queue("orphan", queue, step.now, job.id))
             step.left.append((queue, aftermath))
@@ -295,13 +296,15 @@ def _extra(job: Job, waits: dict[str, Any]) -> bytes:
     return to_json({name: value for name, value in (told | waits).items() if value is not None})
 
 
-def _accepted(verdict: bytes, state: bytes, id: bytes, replaced: bytes, bound: Any) -> Accepted:
+def _accepted(verdict: bytes, state: bytes, id: bytes, replaced: bytes, met: Any) -> Accepted:
+    number = int(met) if met != b"" else None
     return Accepted(
         id.decode(),
         BY_BYTE[state],
         _VERDICTS[verdict],  # type: ignore[arg-type]
         replaced.decode() or None,
-        int(bound) if bound != b"" else None,
+        None if verdict == b"l" else number,
+        number if verdict == b"l" else None,
     )
 
 

@@ -50,6 +50,7 @@ from dray.broker.verbs import (
     Scope,
     ScopeAction,
     Swept,
+    Usage,
     Wake,
 )
 from dray.job import Job, Outcome, Record, Settled, Taken
@@ -169,6 +170,9 @@ class RedisBroker:
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
         return await reading.queue_infos(self._core, now)
+
+    async def usage(self, job: Job, *, now: int | None = None) -> Usage:
+        return await reading.usage(self._core, job, now)
 
     async def doc(
         self,

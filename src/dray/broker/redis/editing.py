@@ -215,4 +215,6 @@ def _scope_words(action: Pause | Resume | SetLimits) -> tuple[str, dict[str, Any
             }
             if isinstance(rate, str | None):
                 told |= {"t": rate, "r": rate_numbers(rate)}
+            if isinstance(action.enqueue_rate, str | None):
+                told |= {"et": action.enqueue_rate, "e": rate_numbers(action.enqueue_rate)}
             return "limits", {name: value for name, value in told.items() if value is not UNSET}

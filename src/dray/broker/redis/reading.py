@@ -8,10 +8,11 @@ from typing import Any, Final
 from dray.broker.checks import query_matches, read_number
 from dray.broker.redis.core import Core
 from dray.broker.redis.crossing import locate, watch_queues
+from dray.broker.redis.router import command
 from dray.broker.redis.rows import LETTERS, Kept, decode_pause, read_kept, read_limits
-from dray.broker.verbs import Doc, Entry, Event, Feed, Limits, Page, Pause, Query, QueueInfo
+from dray.broker.verbs import Doc, Entry, Event, Feed, Limits, Page, Pause, Query, QueueInfo, Usage
 from dray.errors import InvalidInput
-from dray.job import PLACES, Move, Place, Record, Sign, State
+from dray.job import PLACES, Job, Move, Place, Record, Sign, State
 
 SCAN_FACTOR: Final = 10
 """How many jobs a page may look at for each one it may return."""
@@ -159,6 +160,28 @@ async def queue_infos(core: Core, now: int | None) -> list[QueueInfo]:
             )
         )
     return infos
+
+
+async def usage(core: Core, job: Job, now: int | None) -> Usage:
+    """How much is in use of what may limit a job."""
+    held = {"queue": "q", "task": f"t:{job.task}", "group": job.group, "key": job.running_key}
+    held |= {what: f"{what[0]}:{held[what]}" for what in ("group", "key") if held[what] is not None}
+    names = {what: name for what, name in held.items() if name is not None}
+    rated = {"queue": "q", "task": f"t:{job.task}"} | ({"key": f"k:{job.rate_key}"} if job.rate_key else {})
+    prefix = core.keys.queue(job.queue)
+    running, tats = prefix + "running", prefix + "rate"
+    counts, times, (seconds, micros) = await core.calls(
+        [
+            command(running, "HMGET", running, *names.values()),
+            command(tats, "ZMSCORE", tats, *rated.values()),
+            command(tats, "TIME"),
+        ]
+    )
+    return Usage(
+        int(seconds) * 1000 + int(micros) // 1000 if core.told_time(now) is None else core.time(now),
+        {what: int(count or 0) for what, count in zip(names, counts, strict=True)},
+        {what: int(float(tat or 0)) for what, tat in zip(rated, times, strict=True)},
+    )
 
 
 def _settings(stored: Sequence[bytes]) -> dict[str, Any]:

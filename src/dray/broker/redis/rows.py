@@ -270,6 +270,7 @@ def read_limits(packed: bytes) -> Limits:
     stored = _decode_any(packed)
     return Limits(
         rate=stored.get("t"),
+        enqueue_rate=stored.get("et"),
         max_running=stored.get("m"),
         max_ready=stored.get("x"),
         overflow=stored.get("o"),

@@ -1,4 +1,9 @@
-"""The scripts: each file of `lua/` that is no part of others, with the parts it names put before it."""
+"""The scripts: each file of `lua/` that is no part of others, with the parts it names put before it.
+
+A verb may have a short way, `<verb>_plain.lua`, that comes before all parts: it deals with what nearly every
+call is, or leaves everything as it is and lets the whole script go on. The parts define about a hundred
+functions each time a script runs, which costs more than the work of a small call.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from typing import Final
 import msgspec
 
 PARTS: Final = frozenset({"base", "job", "line", "moves", "namespace"})
+SHORT: Final = "_plain"
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 
 
@@ -28,11 +34,12 @@ def _read() -> dict[str, Script]:
     }
     scripts = {}
     for name, text in texts.items():
-        if name in PARTS:
+        if name in PARTS or name.endswith(SHORT):
             continue
         uses = _USES.search(text)
         parts = [texts[part] for part in uses[1].split()] if uses else []
-        source = "".join(map(_stripped, [*parts, text]))
+        short = [texts[name + SHORT]] if name + SHORT in texts else []
+        source = "".join(map(_stripped, [*short, *parts, text]))
         scripts[name] = Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
     return scripts
 

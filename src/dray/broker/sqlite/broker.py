@@ -40,7 +40,7 @@ from dray.broker.sqlite.settle import release_session, settle_runs
 from dray.broker.sqlite.statements import SQL
 from dray.broker.sqlite.step import Step
 from dray.broker.sqlite.sweep import sweep_step
-from dray.broker.sqlite.take import Given, retake, take_from
+from dray.broker.sqlite.take import Given, retake, take_from, usage
 from dray.broker.verbs import (
     FORWARD_STEP,
     PAGE_MAX,
@@ -64,6 +64,7 @@ from dray.broker.verbs import (
     Scope,
     ScopeAction,
     Swept,
+    Usage,
     Wake,
 )
 from dray.errors import BrokerError, InvalidInput, SessionLost
@@ -312,6 +313,9 @@ class SqliteBroker:
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
         return await self._read(lambda step: read.queue_infos(step.db, step.ns), now)
+
+    async def usage(self, job: Job, *, now: int | None = None) -> Usage:
+        return await self._read(lambda step: usage(step, job), now)
 
     async def doc(
         self,

@@ -10,11 +10,13 @@ from dray.broker.checks import check_dependency
 from dray.broker.sqlite.rows import NUMBER, STATES, Kept, QueueRow
 from dray.broker.sqlite.statements import SQL
 from dray.broker.sqlite.step import Step
+from dray.broker.sqlite.take import accepts_in, spend_accepted
 from dray.broker.verbs import Accepted
 from dray.codec import pack
 from dray.job import FINISHED, Job, Move, State
 
 _NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
+_REFUSED = frozenset({"full", "limited"})
 FEW = 4
 """From how many jobs on it pays to look up all lanes of a queue at once."""
 _to_json = msgspec.json.Encoder().encode
@@ -54,7 +56,7 @@ def check_dependencies(step: Step, jobs: Sequence[Job]) -> None:
 def tell_of_refused(step: Step, jobs: Sequence[Job], accepted: Sequence[Accepted]) -> None:
     """Jobs of the same call that wait for one that was not accepted must not wait for ever."""
     for job, reply in zip(jobs, accepted, strict=False):
-        if reply.id == job.id and reply.verdict != "full":
+        if reply.id == job.id and reply.verdict not in _REFUSED:
             continue
         if step.db.execute(SQL["state_of"], (step.ns, job.id)).fetchone() is None:
             step.tell_dependants(job.id, State.NOT_FOUND)
@@ -69,7 +71,10 @@ def _known_ids(step: Step, jobs: Sequence[Job]) -> set[str]:
 
 
 def _bounded(step: Step, job: Job) -> bool:
-    return job.max_ready is not None or step.make_queue(job.queue).limits.max_ready is not None
+    if job.max_ready is not None:
+        return True
+    limits = step.make_queue(job.queue).limits
+    return limits.max_ready is not None or limits.enqueue_rate is not None
 
 
 def _insert(step: Step, jobs: list[Job]) -> None:
@@ -147,8 +152,11 @@ def _put(step: Step, job: Job) -> Accepted:
         if job.on_duplicate != "replace" or other.run or other.state not in _NOT_STARTED:
             return Accepted(other.id, other.state, "duplicate")
     leaves_room = any(other.state is State.READY and other.queue == queue.id for other in others)
+    if (wait := accepts_in(step, queue)) > 0:
+        return Accepted(job.id, State.NOT_FOUND, "limited", retry_after=wait)
     if not leaves_room and (bound := _full(step, queue, job)) is not None:
         return Accepted(job.id, State.NOT_FOUND, "full", max_ready=bound)
+    spend_accepted(step, queue)
     replaced = [other.seq for other in others if _replace(step, other.seq, job)]
     state = _create(step, queue, job, replaced)
     return Accepted(job.id, state, replaced=others[-1].id if others else None)

@@ -15,9 +15,9 @@ from dray.broker.sqlite.read import read_job
 from dray.broker.sqlite.rows import DUE, Kept, QueueRow
 from dray.broker.sqlite.statements import SQL, where
 from dray.broker.sqlite.step import Step
-from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Filter
+from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Filter, Usage
 from dray.errors import DecodeError, NewerVersion
-from dray.job import Move, Taken
+from dray.job import Job, Move, Taken
 from dray.policy import Rate
 
 MANY = 1 << 30
@@ -181,6 +181,38 @@ def task_limit(
 def _slots(step: Step, statement: str, queue: int, name: str, most: int) -> int:
     running: int = step.db.execute(SQL[statement], (queue, name)).fetchone()[0]
     return max(0, most - running)
+
+
+def accepts_in(step: Step, queue: QueueRow) -> int:
+    """In how many milliseconds the queue accepts a job; 0 means now."""
+    rate = queue.limits.enqueue_rate
+    if rate is None or _tokens(step, queue.id, "put", "", rate):
+        return 0
+    return max(1, Rate.parse(rate).free_at(_used(step, queue.id, "put", ""), step.now) - step.now)
+
+
+def spend_accepted(step: Step, queue: QueueRow) -> None:
+    """Count one accepted job."""
+    _spend(step, queue.id, "put", "", queue.limits.enqueue_rate, 1)
+
+
+def usage(step: Step, job: Job) -> Usage:
+    """How much is in use of what may limit a job."""
+    queue = step.queue(job.queue)
+    id = 0 if queue is None else queue.id
+    held = {"queue": "", "task": job.task, "group": job.group, "key": job.running_key}
+    rated = {"queue": "", "task": job.task, "key": job.rate_key}
+    return Usage(
+        step.now,
+        {what: _running(step, what, id, name) for what, name in held.items() if name is not None},
+        {what: _used(step, id, what, name) for what, name in rated.items() if name is not None},
+    )
+
+
+def _running(step: Step, what: str, queue: int, name: str) -> int:
+    row = step.db.execute(SQL[f"running_{what}"], (queue, name)[: 1 if what == "queue" else 2]).fetchone()
+    count: int = row[0]
+    return count
 
 
 def _tokens(step: Step, queue: int, scope: str, name: str, rate: str) -> int:

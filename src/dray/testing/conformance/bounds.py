@@ -1,10 +1,10 @@
-"""Bounded queues: what happens to a job that does not fit."""
+"""Bounded queues and rates of acceptance: what happens to a job that does not fit, or comes too soon."""
 
 from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Scope, SetLimits
+from dray.broker.verbs import Cancel, Scope, SetLimits
 from dray.job import Overflow, State
 from dray.testing.conformance.bench import HOUR, SECOND, Bench, Theme, job, jobs
 
@@ -109,3 +109,85 @@ class TestBounds(Theme):
         await bench.put(job("b", max_ready=1))
         await ann.give_back(taken)
         assert await ann.take_ids(5) == ["a", "b"]
+
+
+class TestEnqueueRate(Theme):
+    async def limit(self, bench: Bench, rate: str | None) -> None:
+        await bench.edit(Scope("default"), SetLimits(enqueue_rate=rate))
+
+    async def test_jobs_beyond_the_rate_are_refused_and_told_when_to_come_again(self, bench: Bench) -> None:
+        await self.limit(bench, "2/s+2")
+        replies = await bench.put(*jobs(4))
+        assert [reply.verdict for reply in replies] == ["created", "created", "limited", "limited"]
+        assert (replies[2].retry_after, replies[2].state) == (500, State.NOT_FOUND)
+        assert await bench.state("job-0002") == State.NOT_FOUND
+        bench.clock.advance(499)
+        again = await bench.put_one(job("job-0002"))
+        assert (again.verdict, again.retry_after) == ("limited", 1)
+        bench.clock.advance(1)
+        assert (await bench.put_one(job("job-0002"))).verdict == "created"
+
+    async def test_duplicates_and_refused_jobs_cost_nothing(self, bench: Bench) -> None:
+        await self.limit(bench, "1/s+2")
+        await bench.put(job("a", key="k"))
+        for _ in range(3):
+            assert (await bench.put_one(job("a", key="k"))).verdict == "duplicate"
+            assert (await bench.put_one(job("b", key="k"))).verdict == "duplicate"
+        assert (await bench.put_one(job("c"))).verdict == "created"
+        for _ in range(3):
+            assert (await bench.put_one(job("d"))).verdict == "limited"
+        bench.clock.advance(SECOND)
+        assert (await bench.put_one(job("d"))).verdict == "created"
+
+    async def test_every_kind_of_new_job_counts_in_its_own_queue_only(self, bench: Bench) -> None:
+        await self.limit(bench, "1/s+3")
+        replies = await bench.put(
+            job("later", due=bench.clock.after(HOUR)),
+            job("waits", waits_for=("later",)),
+            job("plain", key="k"),
+            job("over"),
+            job("else", queue="other"),
+        )
+        assert [reply.verdict for reply in replies] == ["created", "created", "created", "limited", "created"]
+
+    async def test_a_job_that_comes_too_soon_replaces_and_drops_nobody(self, bench: Bench) -> None:
+        await self.limit(bench, "1/s")
+        await bench.put(job("a", key="k"))
+        replies = await bench.put(
+            job("b", key="k", on_duplicate="replace"), job("c", max_ready=1, overflow="drop-oldest")
+        )
+        assert [reply.verdict for reply in replies] == ["limited", "limited"]
+        assert await bench.state("a") == State.READY
+
+    async def test_a_job_that_waits_for_a_refused_one_does_not_wait_for_ever(self, bench: Bench) -> None:
+        await self.limit(bench, "1/s")
+        replies = await bench.put(job("a"), job("b"), job("after", queue="other", waits_for=("b",)))
+        assert [reply.verdict for reply in replies] == ["created", "limited", "created"]
+        await bench.sweep()
+        assert await bench.state("after") == State.CANCELLED
+
+    async def test_what_comes_back_into_line_was_accepted_before(self, bench: Bench) -> None:
+        await self.limit(bench, "1/h")
+        await bench.put(job("a"))
+        ann = await bench.worker()
+        await ann.give_back(await ann.take_one())
+        assert await ann.take_ids() == ["a"]
+
+    async def test_a_rate_of_acceptance_can_be_seen_changed_and_taken_back(self, bench: Bench) -> None:
+        await self.limit(bench, "1/h")
+        info = await bench.queue()
+        assert info is not None
+        assert info.limits.enqueue_rate == "1/h"
+        await bench.put(job("a"))
+        assert (await bench.put_one(job("b"))).verdict == "limited"
+        await self.limit(bench, None)
+        assert (await bench.put_one(job("b"))).verdict == "created"
+        await bench.edit("a", Cancel())
+
+    async def test_starting_jobs_uses_up_no_acceptance(self, bench: Bench) -> None:
+        await self.limit(bench, "1/s+2")
+        await bench.edit(Scope("default"), SetLimits(rate="1/s+2"))
+        await bench.put(*jobs(2))
+        assert len(await (await bench.worker()).take(5)) == 2
+        bench.clock.advance(SECOND)
+        assert [reply.verdict for reply in await bench.put(job("x"), job("y"))] == ["created", "limited"]

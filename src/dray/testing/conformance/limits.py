@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dray.broker.verbs import Cancel, Scope, SetLimits
@@ -238,3 +240,33 @@ class TestRates(Theme):
         bench.clock.advance(1)
         await bench.sweep()
         assert len(await ann.take()) == 1
+
+
+class TestUsage(Theme):
+    async def test_what_is_in_use_can_be_read(self, bench: Bench) -> None:
+        await bench.edit(Scope("default"), SetLimits(rate="1/s+2"))
+        fields: dict[str, Any] = {
+            "group": "g",
+            "rate_key": "r",
+            "running_key": "k",
+            "rate": "1/m",
+            "max_running": 3,
+        }
+        await bench.put(job("a", **fields), job("b", "other", group="g"), job("c", queue="elsewhere"))
+        ann = await bench.worker()
+        taken = await ann.take(5, ["default", "elsewhere"])
+        assert len(taken) == 3
+        now = bench.clock.time
+        usage = await bench.broker.usage(job("x", **fields), now=now)
+        assert usage.now == now
+        assert usage.running == {"queue": 2, "task": 1, "group": 2, "key": 1}
+        assert usage.tats == {"queue": (now + 2 * SECOND) * 1000, "task": 0, "key": (now + MINUTE) * 1000}
+        for one in taken:
+            await ann.succeed(one)
+        usage = await bench.broker.usage(job("x"), now=now)
+        assert usage.running == {"queue": 0, "task": 0}
+
+    async def test_a_queue_that_nobody_knows_uses_nothing(self, bench: Bench) -> None:
+        usage = await bench.broker.usage(job(queue="new"), now=bench.clock.time)
+        assert (set(usage.running.values()), set(usage.tats.values())) == ({0}, {0})
+        assert await bench.queue("new") is None

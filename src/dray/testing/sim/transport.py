@@ -36,6 +36,7 @@ from dray.broker.verbs import (
     Scope,
     ScopeAction,
     Swept,
+    Usage,
     Wake,
 )
 from dray.errors import BrokerAway
@@ -332,6 +333,10 @@ class Transport:
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
         reply: list[QueueInfo] = await self._call("queues")
+        return reply
+
+    async def usage(self, job: Job, *, now: int | None = None) -> Usage:
+        reply: Usage = await self._call("usage", job)
         return reply
 
     async def doc(

@@ -69,6 +69,7 @@ def _scope_action(rng: Random, of_task: bool) -> ScopeAction:
     fields: dict[str, Any] = {"rate": (*RATES, None), "max_running": (1, 2, None)}
     if not of_task:
         fields |= {
+            "enqueue_rate": (*RATES, None, None),
             "max_ready": (1, 3, None),
             "overflow": ("raise", "drop-oldest", None),
             "group_running": (1, 2, None),
@@ -131,6 +132,7 @@ def refused(rng: Random, known: list[str]) -> dict[str, Any]:
         ("edit", {"selection": Query(), "action": Cancel(), "cursor": "nonsense"}),
         ("edit", {"selection": Scope("q1", "t1"), "action": SetLimits(max_ready=1)}),
         ("edit", {"selection": Scope("q1"), "action": SetLimits(rate="often")}),
+        ("edit", {"selection": Scope("q1", "t1"), "action": SetLimits(enqueue_rate="1/s")}),
         ("edit", {"selection": Scope("no spaces"), "action": Resume()}),
         ("find", {"query": Query(), "limit": 1001}),
         ("find", {"query": Query(), "cursor": "nonsense"}),

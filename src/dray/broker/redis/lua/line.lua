@@ -8,7 +8,7 @@
 -- `blocked`  ZSET lane -> when it may be looked at again; `bc:CAUSE` SET lanes that wait for a slot of a group or key
 -- `class`, `lane` HASH -> what the last job to join declared: {r = {interval, burst}, m = max_running}
 -- `running`  HASH q | t:TASK | g:GROUP | k:KEY -> runs held now
--- `rate`     ZSET q | t:TASK | k:KEY -> the GCRA time in µs up to which the rate is used
+-- `rate`     ZSET q | t:TASK | k:KEY | e (jobs accepted) -> the GCRA time in µs up to which the rate is used
 -- `set`      HASH pause | limits | pause:TASK | limits:TASK -> what an operator set
 -- All but the settings exist only while they have jobs.
 local MANY = 2 ^ 30

@@ -8,7 +8,8 @@
 --          w those not done, we {dependency, state} of those that ended badly, oq another queue has a job of this
 --          id that may be replaced
 -- returns  {known, answers, aftermath}: known 1 once the queue is enlisted; answers 1 if all were plain and are ready
---          now, else per job: verdict (c created, d duplicate, f full), state, id, replaced or '', bound or ''
+--          now, else per job: verdict (c created, d duplicate, f full, l limited), state, id, replaced or '', and
+--          the bound of a full queue, or in how many ms a limited one takes another, or ''
 --
 -- Nearly all jobs are plain: these are written together. The others take the moves one by one, in order.
 local answers, plain, all_plain = {}, {}, true
@@ -121,8 +122,13 @@ local function put_one(id, body, extra)
   end
   local leaves_room = false
   for _, other in ipairs(others) do leaves_room = leaves_room or other.s == 'r' end
+  local rate = limits().e
+  if rate and tokens('e', rate) == 0 then
+    return answer('l', '', id, '', math.max(1, frees_at('e', rate) - now))
+  end
   local bound = not leaves_room and full(job, extra)
   if bound then return answer('f', '', id, '', bound) end
+  spend('e', rate, 1)
   local replaced = extra.oq and id or ''
   newcomer = id
   for _, other in ipairs(others) do
@@ -143,7 +149,7 @@ local first = redis.call('HGET', Q .. 'n', 'known')
 if ARGV[3] ~= '' and not call('SET', Q .. 'i:' .. ARGV[3], '1', 'NX', 'EX', 172800) then
   return { first or 0, 0, { 0, {}, {} } }
 end
-local bounded = limits().x
+local bounded = limits().x or limits().e
 local ids = {}
 for i = 4, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 local there = #ids > 0 and fetch('HMGET', Q .. 'job', ids) or {}
@@ -169,7 +175,7 @@ flush()
 hint = '~'
 for i = 1, #answers, 5 do
   local id = ids[(i + 4) / 5]
-  if (answers[i] == 'f' or answers[i + 2] ~= id) and call('HEXISTS', Q .. 'job', id) == 0 then
+  if (answers[i] == 'f' or answers[i] == 'l' or answers[i + 2] ~= id) and call('HEXISTS', Q .. 'job', id) == 0 then
     tell_dependants(id, 'not_found')
   end
 end

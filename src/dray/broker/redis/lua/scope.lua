@@ -4,7 +4,8 @@
 -- ARGV[3] pause | resume | limits  [4] task or ''  [5] JSON: {by, reason}, or limits to change (null takes one back)
 -- returns known: 1 once the queue is enlisted
 --
--- Limits are stored as {t rate as text, r {interval, burst}, m max_running, x max_ready, o overflow, g group_running}.
+-- Limits are stored as {t rate as text, r {interval, burst}, et enqueue_rate as text, e {interval, burst},
+-- m max_running, x max_ready, o overflow, g group_running}.
 local task = ARGV[4] == '' and '' or ':' .. ARGV[4]
 if ARGV[3] == 'pause' then
   local pause = cjson.decode(ARGV[5])
