@@ -273,3 +273,21 @@ def test_wrong_calls_about_dead_jobs(shell: Shell, verb: str) -> None:
     assert "--yes" in shell.run("dead", verb, "--all", code=2).err
     ended = shell.run("dead", verb, "--older", "soon", "--yes", code=1)
     assert "older='soon'" in ended.err
+
+
+def test_a_delayed_job_is_rescheduled_by_id_and_by_filter(shell: Shell) -> None:
+    later = shell.enqueue("send", "a@x.org", delay=3600)
+    shell.run("jobs", "reschedule", later, "--at", "9999-12-31T00:00+00:00")
+    assert shell.json("jobs", "show", later)["due_at"].startswith("9999-12-31T00:00")
+    shell.run("jobs", "reschedule", "--state", "scheduled", "--delay", "0", "--yes")
+    assert shell.json("jobs", "show", later)["status"] == "ready"
+    shell.run("jobs", "reschedule", later, "--delay", "1h")
+    assert shell.json("jobs", "show", later)["status"] == "scheduled"
+    shell.run("jobs", "cancel", later)
+    refused = shell.run("jobs", "reschedule", later, "--delay", "1h", code=1)
+    assert "it is cancelled" in refused.err
+
+
+@pytest.mark.parametrize("args", [(), ("--delay", "1h", "--at", "2030-01-01"), ("--at", "noon")])
+def test_a_reschedule_says_when_and_only_once(shell: Shell, args: tuple[str, ...]) -> None:
+    shell.run("jobs", "reschedule", shell.enqueue("add", 1), *args, code=2)

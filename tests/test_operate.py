@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -355,3 +356,27 @@ def test_every_operation_has_a_twin_with_the_same_signature_and_text(memory_app:
                 assert inspect.iscoroutinefunction(twin), name
                 assert inspect.signature(method).parameters == inspect.signature(twin).parameters, name
                 assert method.__doc__, name
+
+
+# reschedule
+
+
+def test_a_job_is_rescheduled_by_its_handle_or_by_filter(
+    app: App, jobs: dict[str, JobHandle[Any]], say: Say
+) -> None:
+    end = datetime(9999, 12, 31, tzinfo=UTC)
+    assert say(jobs["scheduled"].reschedule, at=end)
+    assert say(jobs["scheduled"].info).due_at == end
+    assert say(jobs["retrying"].reschedule, delay=0)
+    assert say(jobs["retrying"].status) is State.READY
+    assert say(jobs["ready"].reschedule, delay="2d")
+    assert not say(jobs["running"].reschedule, delay=1)
+    changed = say(app.jobs.reschedule, queue="made", state="scheduled", delay="1h")
+    assert names(jobs, changed.ids) == {"scheduled", "ready"}
+    assert say(app.jobs.reschedule, [jobs["dead"]], delay=1).refused == {jobs["dead"].id: "it is dead"}
+
+
+@pytest.mark.parametrize("when", [{}, {"delay": 1, "at": datetime.now(UTC)}, {"at": "noon"}, {"delay": ""}])
+def test_a_reschedule_without_one_time_is_refused(app: App, when: Any) -> None:
+    with pytest.raises(InvalidInput):
+        app.job("any").reschedule(**when)

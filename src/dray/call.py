@@ -96,6 +96,16 @@ def read_options(given: Using, base: CallOptions = PLAIN) -> CallOptions:
     return msgspec.structs.replace(base, **fields)
 
 
+def read_due(delay: Duration | None, at: datetime | None, now: int) -> int:
+    """When a job is due that is moved by one of the two, in milliseconds since the epoch."""
+    if (delay is None) == (at is None):
+        raise InvalidInput("at", at, "give either delay or at")
+    if delay is not None:
+        return now + parse_duration("delay", delay)
+    due: int = _read_at(at)["due"]
+    return due
+
+
 def read_timeout(value: Duration) -> int:
     """Milliseconds; 0 means that there is none."""
     return parse_duration("timeout", value) or MAX_DURATION

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,6 +12,7 @@ import click
 from dray.app import App
 from dray.cli.opening import open_app, open_store
 from dray.cli.output import note, say, say_json
+from dray.cli.selection import read_time
 from dray.cli.target import json_option, target_options, wants_json
 from dray.duration import parse_duration
 from dray.errors import (
@@ -128,11 +128,7 @@ def _options(given: dict[str, Any]) -> Any:
     if str(options.get("priority", "")).isdigit():
         options["priority"] = int(options["priority"])
     if "at" in options:
-        try:
-            options["at"] = datetime.fromisoformat(options["at"])
-        except ValueError:
-            message = f"{options['at']!r} is not a time like 2027-01-31T08:00 or 2027-01-31T08:00+01:00"
-            raise click.BadParameter(message, param_hint="--at") from None
+        options["at"] = read_time(options["at"])
     return options
 
 

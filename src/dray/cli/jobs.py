@@ -18,6 +18,7 @@ from dray.cli.selection import (
     filter_options,
     of_every_state,
     read_filter,
+    read_time,
     unknown_job,
 )
 from dray.cli.shapes import JOB_COLUMNS, job_fields, job_json, job_row
@@ -28,7 +29,7 @@ from dray.job import check_word
 
 @click.group("jobs", cls=Suggesting)
 def jobs_command() -> None:
-    """List, show, cancel, retry and delete jobs."""
+    """List, show, cancel, retry, reschedule and delete jobs."""
 
 
 @jobs_command.command("ls")
@@ -141,6 +142,26 @@ def retry(ids: tuple[str, ...], **given: Any) -> int:
 def delete(ids: tuple[str, ...], **given: Any) -> int:
     """Forget jobs, by id or by filter. Running ones are refused: cancel them first."""
     return _change("delete", ids, given)
+
+
+@jobs_command.command("reschedule")
+@_ids
+@filter_options
+@_everything
+@click.option("--delay", metavar="DURATION", help="Start no sooner than after this time, from now.")
+@click.option("--at", metavar="TIME", help="Start no sooner than then: 2027-01-31T08:00.")
+@change_options
+@target_options
+@json_option
+def reschedule(ids: tuple[str, ...], delay: str | None, at: str | None, **given: Any) -> int:
+    """Set when jobs may start, by id or by filter.
+
+    For jobs that are scheduled, retrying or ready. A time is local unless it has a zone; --delay 0 or a time
+    that is past makes them ready now.
+    """
+    if (delay is None) == (at is None):
+        raise click.UsageError("when? Give either --delay or --at")
+    return _change("reschedule", ids, given, delay=delay, at=None if at is None else read_time(at))
 
 
 @click.command("why")

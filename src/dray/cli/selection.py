@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -59,6 +60,15 @@ def read_filter(given: dict[str, Any]) -> dict[str, Any]:
     if isinstance(priority, str) and priority.isdigit():
         where["priority"] = int(priority)
     return where
+
+
+def read_time(text: str) -> datetime:
+    """A time as people write it; local unless it has a zone."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        message = f"{text!r} is not a time like 2027-01-31T08:00 or 2027-01-31T08:00+01:00"
+        raise click.BadParameter(message, param_hint="--at") from None
 
 
 def check_selection(ids: Sequence[str], where: dict[str, Any], everything: bool) -> None:
