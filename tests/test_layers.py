@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for layer in (
         "errors",
         "job",
-        "duration policy values hints codec cron schedule flow",
+        "duration durations policy values hints codec cron schedule flow",
         "broker.verbs broker.checks",
         "broker.memory broker.sqlite broker.redis",
         "broker",

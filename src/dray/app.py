@@ -29,6 +29,7 @@ from dray.job import Job, check_name
 from dray.keys import Keys
 from dray.operate import Dead, Jobs, Queues, Workers
 from dray.settings import Loaded, Settings, load
+from dray.stats import Stats, read_stats
 from dray.task import CoroutineTask, PlainTask, Task, TaskOptions, TaskSettings, is_async
 from dray.twins import awaits, blocks
 
@@ -361,6 +362,12 @@ class App:
         )
 
     # everything else
+
+    async def _stats(self, link: Link) -> Stats:
+        """How each task fares: runs, failures, durations, waits, what it used; on all workers and on each."""
+        return await read_stats(link.broker)
+
+    stats, astats = blocks(_stats), awaits(_stats)
 
     def job(self, id: str) -> JobHandle[Any]:
         """The handle of a job whose id you have; whether there is one shows when you ask it."""
