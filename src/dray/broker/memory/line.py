@@ -25,7 +25,7 @@ from dray.policy import Rate
 ClassKey = tuple[int, str, int]
 LaneKey = tuple[str | None, str | None]
 Bucket = tuple[str, str]
-"""What a rate is counted by: ("queue", ""), ("task", name), ("key", rate key); ("put", "") for jobs accepted."""
+"""What a rate is counted by: ("queue", ""), ("task", name), ("key", rate key); ("put", "") for arrivals."""
 
 
 class Sorted:
