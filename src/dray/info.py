@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import base64
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock_time
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -122,3 +128,34 @@ def _result(record: Record, app: App) -> Any:
         except CodecError:
             continue
     return None
+
+
+def plain(value: object) -> Any:
+    """Anything a job can hold, in the types that JSON has."""
+    if value is None or isinstance(value, bool | int) or type(value) is str:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime | date | clock_time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return plain(value.model_dump())
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(item) for item in value), key=repr)
+    return str(value)

@@ -5,25 +5,22 @@ Text that comes from jobs is made harmless first: control characters could rewri
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, date, datetime, timedelta
-from datetime import time as clock_time
-from enum import Enum
+from datetime import UTC, datetime
 from importlib import import_module
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import click
 import msgspec
 
 from dray.duration import DAY, HOUR, MINUTE, SECOND
+from dray.info import plain
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _COLORS: Final = {
@@ -84,33 +81,6 @@ def say_json(value: object) -> None:
     """The value as JSON, one document."""
     plain_text = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     click.echo(json.dumps(plain(value), indent=2, ensure_ascii=plain_text, allow_nan=False))
-
-
-def plain(value: object) -> Any:
-    """Anything a job can hold, in the types that JSON has."""
-    if value is None or isinstance(value, bool | int) or type(value) is str:
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Enum):
-        return plain(value.value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bytes | bytearray):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, datetime | date | clock_time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, Mapping):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [plain(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((plain(item) for item in value), key=repr)
-    return str(value)
 
 
 def brief(value: object, most: int = 60) -> str:

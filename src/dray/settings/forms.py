@@ -6,6 +6,7 @@ text as well as the plain type. A value that cannot be read is a `ValueError`; t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -15,7 +16,7 @@ import msgspec
 from dray.duration import MAX_DURATION, format_duration, parse_duration
 from dray.errors import InvalidInput
 from dray.job import BANDS, NAME
-from dray.policy import Backoff
+from dray.policy import Backoff, Rate
 
 NONE: Final = frozenset({"none", "never", "off"})
 """Texts for "no value", where a setting may have none: neither the environment nor TOML has a null."""
@@ -280,6 +281,44 @@ backoff: Final = Form(
     "exponential, linear or fixed, with options like exponential:3,cap=2m,jitter=0 or linear:10s,",
     _read_backoff,
 )
+
+
+def _read_rate(value: object) -> str:
+    try:
+        return str(Rate.parse(value))  # type: ignore[arg-type]  # it refuses what is no text
+    except InvalidInput as wrong:
+        raise ValueError from wrong
+
+
+rate: Final = Form("a rate like 100/s, 1000/m or, with a burst, 1000/m+50,", _read_rate)
+
+
+def _matching(pattern: re.Pattern[str], allowed: str) -> Form:
+    """Texts of one shape, separated by commas."""
+
+    def read(value: object) -> tuple[str, ...]:
+        found = tuple(dict.fromkeys(text.lower() for text in _listed(value)))
+        if not all(pattern.fullmatch(text) for text in found):
+            raise ValueError(value)
+        return found
+
+    return Form(f"{allowed}, separated by commas,", read, _joined)
+
+
+hosts: Final = _matching(re.compile(r"[a-z0-9_.-]{1,253}|\[[0-9a-f:.]+\]"), "names of hosts, without ports")
+origins: Final = _matching(
+    re.compile(r"https?://[a-z0-9_.-]{1,253}(:[0-9]{1,5})?"), "origins like https://app.example.org"
+)
+
+
+def _read_path(value: object) -> str:
+    text = os.fspath(value).strip() if isinstance(value, str | os.PathLike) else ""
+    if not text or not text.isprintable():
+        raise ValueError(value)
+    return text
+
+
+path: Final = Form("the path of a file", _read_path)
 
 
 def optional(form: Form, default: str = "none") -> Form:

@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "default"
     processes: int = msgspec.field(default_factory=cores)
     concurrency: int = 32
+    rate: str | None = None
     lease: int = 30 * SECOND
     heartbeat: int = 0
     """A third of the lease unless it is given."""
@@ -72,6 +73,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http: str = "127.0.0.1:8000"
     grpc: str = "127.0.0.1:9090"
     api_keys: tuple[str, ...] = ()
+    accept_unknown_tasks: bool = False
+    key_rate: str | None = None
+    max_requests: int = 256
+    max_waiting: int = 1000
+    max_request_size: int = 8 * MEBIBYTE
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
     log_level: str = "info"
     log_format: LogFormat = "console"
     otel: bool = False

@@ -56,6 +56,9 @@ TABLE: Final[dict[str, Setting]] = {
     "concurrency": Setting(
         forms.whole(1, 1000), "Jobs that one executor runs at a time.", f"32; {THIN_CONCURRENCY} in mode thin"
     ),
+    "rate": Setting(
+        forms.optional(forms.rate), "Jobs that a worker starts at most per time, all its processes together."
+    ),
     "lease": Setting(
         forms.duration(100, DAY), "How long a worker may be out of contact before its jobs go to others."
     ),
@@ -117,7 +120,33 @@ TABLE: Final[dict[str, Setting]] = {
     ),
     "http": Setting(forms.address, "Where the server listens for HTTP."),
     "grpc": Setting(forms.address, "Where the server listens for gRPC."),
-    "api_keys": Setting(forms.words(), "Keys that clients of the server must present.", "none"),
+    "api_keys": Setting(
+        forms.words(),
+        "Keys of the server beside those of `dray keys`: role+role:secret or role:sha256=hex; without a role,"
+        " all are meant.",
+        "none",
+    ),
+    "accept_unknown_tasks": Setting(
+        forms.flag, "The server accepts jobs of tasks that its app does not have; workers may."
+    ),
+    "key_rate": Setting(
+        forms.optional(forms.rate), "Requests that the server accepts per key (without keys: per address)."
+    ),
+    "max_requests": Setting(forms.whole(1, 100_000), "Requests that the server works on at a time."),
+    "max_waiting": Setting(
+        forms.whole(1, 100_000), "Clients that may wait for results and follow events at a time."
+    ),
+    "max_request_size": Setting(forms.size(1024, 1 << 30), "The largest request that the server reads."),
+    "allowed_hosts": Setting(
+        forms.hosts,
+        "Names under which the server may be called, beside localhost and its address.",
+        "any; on loopback none",
+    ),
+    "cors_origins": Setting(
+        forms.origins, "Web pages of other origins that may use the server from a browser.", "none"
+    ),
+    "tls_cert": Setting(forms.optional(forms.path), "File with the server's certificate chain (PEM)."),
+    "tls_key": Setting(forms.optional(forms.path), "File with the key of that certificate (PEM)."),
     "log_level": Setting(
         forms.choice("debug", "info", "warning", "error", "critical"), "What is logged at least."
     ),
