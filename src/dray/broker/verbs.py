@@ -337,6 +337,14 @@ class Broker(Protocol):
     namespace: str
     retention: Retention
 
+    def clock(self) -> int:
+        """The broker's time, in milliseconds since the epoch, as it is known here: nobody is asked.
+
+        Moments that several machines must agree on are counted by it. It may be late, by as long as a reply
+        takes, but is not early.
+        """
+        ...
+
     async def put(
         self,
         jobs: Sequence[Job],

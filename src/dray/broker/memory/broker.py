@@ -107,6 +107,9 @@ class MemoryBroker(Accepting, Upkeep):
         other._blocking = blocking
         return other
 
+    def clock(self) -> int:
+        return self._clock()
+
     @contextmanager
     def _step(self, now: int | None) -> Iterator[int]:
         """One atomic step. What it did becomes one entry per queue in the feed, and wakes those who wait."""

@@ -86,6 +86,9 @@ class RedisBroker:
             raise
         return cls(core, namespace)
 
+    def clock(self) -> int:
+        return self._core.time(None)
+
     async def put(
         self,
         jobs: Sequence[Job],

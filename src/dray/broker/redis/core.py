@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import hiredis
-
-from dray.broker.redis.faults import refused
 from dray.broker.redis.keys import Keys
 from dray.broker.redis.options import Options
 from dray.broker.redis.router import Arg, Call, Router, command, script
-from dray.broker.redis.wire import Reply, pack
-from dray.errors import ForeignStore, NewerLayout
+from dray.broker.redis.wire import Reply
+from dray.errors import BrokerError, ForeignStore, NewerLayout
 from dray.policy import Retention
 
 LAYOUT: Final = 1
 """The version of the key map. A change that older code cannot live with makes it higher."""
+ASK_TIME_EVERY: Final = 60_000_000
+"""Microseconds."""
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Core:
@@ -46,7 +47,9 @@ class Core:
         self._retention = f"{retention.done_ttl},{dead},{retention.result_ttl}"
         self._enlisted: set[str] = set()
         self._stamp = 0
-        self._offset = 0
+        self._ahead = 0
+        """Microseconds by which the server's clock is ahead of our steady one."""
+        self._ask_at = 0
 
     def remember(self, id: str, queue: str) -> None:
         if len(self.taken_from) > 10_000:  # runs that were lost and never settled
@@ -65,7 +68,7 @@ class Core:
         """The time in numbers: as told, or the server's as far as it is known here."""
         if now is not None:
             return now
-        return _wall_clock() + self._offset if self._clock is None else self._clock()
+        return (_steady() + self._ahead) // 1000 if self._clock is None else self._clock()
 
     def told_time(self, now: int | None) -> int | None:
         """The time as told; None if it is the server's, which stamps follow."""
@@ -73,9 +76,16 @@ class Core:
 
     def stamps(self, count: int) -> int:
         """The first of `count` arrival stamps: microseconds, never the same twice."""
-        first = max(time.time_ns() // 1000 + self._offset * 1000, self._stamp + 1)
+        first = max(_steady() + self._ahead, self._stamp + 1)
         self._stamp = first + count - 1
         return first
+
+    async def _ask_time(self) -> None:
+        self._ask_at = _steady() + ASK_TIME_EVERY
+        key = self.keys.own
+        seconds, micros = await self.router.call(command(key, "TIME"))
+        # Counted from the reply, not from halfway: late is harmless, early is not.
+        self._ahead = int(seconds) * 1_000_000 + int(micros) - _steady()
 
     # calls
 
@@ -88,10 +98,24 @@ class Core:
         return script(name, self.keys.own, self.at(now), *args)
 
     async def call(self, call: Call) -> Reply:
-        return await self.router.call(call)
+        reply = await self.router.call(call)
+        if _steady() > self._ask_at:
+            await self._ask_again()
+        return reply
 
     async def calls(self, calls: Sequence[Call]) -> list[Reply]:
-        return await self.router.calls(calls) if calls else []
+        replies = await self.router.calls(calls) if calls else []
+        if _steady() > self._ask_at:
+            await self._ask_again()
+        return replies
+
+    async def _ask_again(self) -> None:
+        """What is known of the server's clock is corrected now and then: two clocks never run alike.
+
+        After a call, as calls that are made together must stay together; and what was done must not fail.
+        """
+        with contextlib.suppress(BrokerError):
+            await self._ask_time()
 
     # the list of queues
 
@@ -117,10 +141,7 @@ class Core:
     async def open(self) -> None:
         """Connect; see whose store it is, and what its clock says."""
         wire = await self.router.open()
-        [reply] = await wire.exchange(pack("TIME"), 1)
-        if isinstance(reply, hiredis.ReplyError):
-            raise refused(wire.address, str(reply))
-        self._offset = int(reply[0]) * 1000 + int(reply[1]) // 1000 - _wall_clock()
+        await self._ask_time()
         key = self.keys.own + "layout"
         layout = await self.call(command(key, "GET", key))
         if layout is None:
@@ -134,5 +155,6 @@ class Core:
             )
 
 
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000_000
+def _steady() -> int:
+    """Microseconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime_ns(_CLOCK) // 1000

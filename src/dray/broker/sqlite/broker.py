@@ -115,6 +115,10 @@ class SqliteBroker:
         )
         return cls(database, options, namespace, retention or Retention(), clock or _wall_clock, blocking)
 
+    def clock(self) -> int:
+        """All who share a file share a machine, and so its clock."""
+        return self._clock()
+
     # transactions
 
     async def _write(

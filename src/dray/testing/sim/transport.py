@@ -232,6 +232,9 @@ class Transport:
         self._witness = witness
         self._dice = network.plan.dice(f"transport:{process.name}:{witness is not None}")
 
+    def clock(self) -> int:
+        return self._network.broker.clock()
+
     async def _call(self, verb: str, *args: Any, **named: Any) -> Any:
         self._network.calls += 1
         call = Call(self._network.calls, self._process, verb, args, named)
