@@ -32,6 +32,9 @@ from dray.values import unreadable
 
 KIND: Final = "schedule"
 """The kind of its document."""
+NEWS: Final = ("schedules", "changed")
+"""Kind and name of a document that is written (with any value) after a user's change of a schedule: whoever
+runs schedules looks at its version every second, and reads them all only when it is a new one."""
 GRACE: Final = MINUTE
 """How late a tick may be without being missed: leadership changes hands in less."""
 CATCH_UP_CAP: Final = 100
@@ -78,6 +81,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     created: int = 0
     updated: int = 0
     """When somebody last changed what it does; ticks do not count."""
+    declared: int = 0
+    """When the newest worker whose code declares it was started; see `dray.reconciling`."""
+    undeclared: int | None = None
+    """Since when no worker is known to declare it."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -89,7 +96,7 @@ class Step(msgspec.Struct, frozen=True):
     cancel: str | None = None
     """The job before, which is to make way. Cancel it before the put: repeating that does no harm."""
     missed: int = 0
-    """Ticks that got no job, other than for overlap; beyond `CATCH_UP_MAX` they are not counted."""
+    """Ticks that got no job, other than for overlap; more than a thousand are not counted."""
 
 
 def encode(schedule: Schedule) -> bytes:
@@ -173,11 +180,10 @@ def _choose(schedule: Schedule, first: int, now: int, deadline: int) -> tuple[li
     late = ticks_between(rule, first, max(first, deadline), now, CATCH_UP_MAX)
     if first >= deadline:
         return late, 0
-    missed = ticks_between(rule, first, first, deadline - 1, CATCH_UP_MAX)
+    missed = ticks_between(rule, first, first, deadline - 1, CATCH_UP_MAX + 1)
     if schedule.catch_up == "all":
         caught = missed[-schedule.catch_up_cap :]
-        chosen = (caught + late)[-CATCH_UP_MAX:]
-        return chosen, len(missed) - len(caught)
+        return (caught + late)[-CATCH_UP_MAX:], len(missed) - len(caught)
     if schedule.catch_up == "one" and not late:
         return missed[-1:], len(missed) - 1
     return late, len(missed)
@@ -203,6 +209,6 @@ def ticks_between(rule: Rule, first: int, start: int, end: int, most: int) -> li
 
 
 def _missed(count: int) -> str:
-    if count >= CATCH_UP_MAX:
-        return f"missed at least {CATCH_UP_MAX} ticks: no scheduler ran"
+    if count > CATCH_UP_MAX:
+        return f"missed more than {CATCH_UP_MAX} ticks: no scheduler ran"
     return f"missed {count} tick{'s' if count > 1 else ''}: no scheduler ran"
