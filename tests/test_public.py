@@ -38,6 +38,7 @@ ERRORS = {
     "JobNotFound",
     "JobStopped",
     "JobTimeout",
+    "LeaseLost",
     "NewerLayout",
     "NewerVersion",
     "QueueFull",

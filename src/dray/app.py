@@ -23,6 +23,7 @@ from dray.codec import Codecs
 from dray.context import CURRENT, Context
 from dray.enqueuing import EnqueueMiddleware, through, through_many
 from dray.errors import DuplicateJob, EnqueueLimited, InvalidInput, QueueFull, UnknownTaskWarning
+from dray.external import External
 from dray.feed import Events
 from dray.handle import JobHandle
 from dray.job import Job, check_name
@@ -76,7 +77,7 @@ class App:
         self.client = Client(self._opener())
         self.clock: Callable[[], int] = _wall_clock
         self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
-        self.events, self.keys = Events(self), Keys(self)
+        self.events, self.keys, self.external = Events(self), Keys(self), External(self)
         self._lifespan: Lifespan | None = None
 
     def __repr__(self) -> str:

@@ -330,6 +330,11 @@ class Codecs:
         codec, body = self._open(data, limit, "max_result")
         return _read(codec.decode, body, Hint.of(type))
 
+    def body_of(self, data: bytes, *, limit: int = MAX_PAYLOAD) -> tuple[str, bytes]:
+        """The name of the codec that wrote a payload, and what it wrote: for readers in other languages."""
+        codec, body = self._open(data, limit, "max_payload")
+        return codec.name, body
+
     def _missing(self, name: str) -> NoReturn:
         pickled = "; pickle needs Codecs(allow_pickle=True)" if name == _Pickle.name else ""
         raise InvalidInput("codec", name, f"one of {', '.join(self._by_name)} is allowed{pickled}")
@@ -345,6 +350,19 @@ class Codecs:
         if len(data) - 1 > limit:
             raise TooLarge(f"{len(data) - 1} bytes are more than {setting}={limit}")
         return codec, data[1:]
+
+
+_json = _Json()
+
+
+def to_json(value: object) -> bytes:
+    """The value as the codec `json` writes it, without a header; EncodeError if JSON cannot carry it."""
+    try:
+        return _json.encode(value)
+    except CodecError:
+        raise
+    except Exception as error:
+        raise values.unwritable(error) from error
 
 
 def _unknown(number: int) -> str:

@@ -25,6 +25,7 @@ DrayError
 │   ├── JobNotFound
 │   ├── ResultGone                 it succeeded, but its result is not kept any more
 │   ├── JobStopped                 inside a task: the job was asked to stop
+│   ├── LeaseLost                  outside a worker: the run is not yours any more
 │   └── DuplicateJob               key or id is taken; names the job that has it
 ├── QueueFull                      a bounded queue refused the job
 │   └── EnqueueLimited             a queue takes no more jobs at this rate
@@ -215,6 +216,17 @@ class ResultGone(JobError):
 
 class JobStopped(JobError):
     """Raised inside a task by `ctx.check()`; the run ends as cancelled (or, past its timeout, as failed)."""
+
+
+class LeaseLost(JobError):
+    """Whoever held the job (`app.external`) holds it no more: its lease ran out, or the run was settled."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            job_id,
+            f"job {job_id} is not held by this token any more: its lease ran out, or it was settled before; "
+            "drop what this run came to",
+        )
 
 
 class QueueFull(DrayError):

@@ -1,0 +1,477 @@
+"""Jobs for whoever is not a dray worker (`app.external`): hold them, then say what became of them.
+
+    for job in app.external.fetch(["images"], limit=10, lease="1m", wait="30s"):
+        app.external.ack(job.id, job.token, {"size": 42})
+
+It is what workers in other languages use through gRPC. One fetch is one session at the broker, with the lease
+asked for: `extend` keeps all jobs of that fetch, and every later word is checked as that of any worker is.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import random
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from dray.broker.verbs import Beat, Broker, Filter, Interest, Report
+from dray.call import Duration
+from dray.client import Link
+from dray.duration import DAY, format_duration, parse_duration
+from dray.errors import (
+    BrokerError,
+    CodecError,
+    InvalidInput,
+    JobFailed,
+    JobNotFound,
+    LeaseLost,
+    SessionLost,
+)
+from dray.info import moment
+from dray.job import (
+    Error,
+    Job,
+    Outcome,
+    OutcomeKind,
+    Progress,
+    Record,
+    Settled,
+    State,
+    Taken,
+    Verdict,
+    check_name,
+    check_word,
+)
+from dray.operate import Desk
+from dray.policy import Backoff, BackoffFunction, retry_delay
+from dray.twins import awaits, blocks
+
+if TYPE_CHECKING:
+    from dray.app import App
+
+Nack = Literal["retry", "dead", "give_back", "crashed"]
+
+FETCH_MAX: Final = 1000
+LEASE_MIN: Final = 100
+LEASE_MAX: Final = DAY
+MESSAGE_MAX: Final = 2000
+TRACEBACK_MAX: Final = 16 * 1024
+_REASON_MAX: Final = 500
+_LOOK_AGAIN: Final = 30.0
+"""Seconds after which a fetch that waits looks for itself."""
+_MARK: Final = "external"
+_MARK_TTL: Final = 7 * DAY
+_TRIES: Final = 10
+
+
+class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was fetched. Whoever has the token may say what becomes of it, until the lease is over."""
+
+    id: str
+    token: str
+    task: str
+    queue: str
+    priority: int
+    attempt: int
+    """From 1."""
+    args: tuple[Any, ...] | None
+    """None if only its codec can tell them: then there is `payload`."""
+    kwargs: dict[str, Any] | None
+    payload: bytes
+    """The call as `codec` wrote it."""
+    codec: str
+    retries: int
+    timeout: float | None
+    """Seconds that it may run; None if nothing is said about it. Nobody but its holder sees to that."""
+    created_at: datetime
+    lease_until: datetime
+    suspect: bool = False
+    """Whoever held it before did not come back: run it alone. If the lease of such a run ends, that counts as
+    a crash of the job, and `max_crashes` of them make it dead."""
+    key: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    description: str = ""
+    headers: dict[str, str] = {}
+
+
+class Extended(msgspec.Struct, frozen=True):
+    """What `extend` tells."""
+
+    lease_until: datetime
+    cancelling: bool
+    """The job was asked to stop: stop it, then `nack` it in any way."""
+
+
+class _Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    secret: bytes
+    epoch: int
+    run: int
+    lease: int
+    suspect: bool = False
+
+    @property
+    def session(self) -> str:
+        # A hash: sessions are shown to whoever may look at jobs, which must not make them holders.
+        return f"external:{hashlib.sha256(self.secret).hexdigest()[:32]}"
+
+    def text(self) -> str:
+        return base64.urlsafe_b64encode(_pack(self)).rstrip(b"=").decode("ascii")
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(_Token).decode
+
+
+def _read_token(text: object) -> _Token:
+    try:
+        if not isinstance(text, str) or len(text) > 256:
+            raise ValueError(text)
+        return _unpack(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+    except (ValueError, msgspec.MsgspecError):
+        raise InvalidInput("token", text, "the token that came with the job is allowed") from None
+
+
+class External(Desk):
+    """`app.external`: hold jobs without being a dray worker."""
+
+    async def _fetch(
+        self,
+        link: Link,
+        queues: Sequence[str],
+        *,
+        limit: int = 1,
+        lease: Duration | None = None,
+        tasks: Sequence[str] | None = None,
+        wait: Duration = 0,
+        max_bytes: int | None = None,
+    ) -> list[HeldJob]:
+        """Hold up to `limit` jobs for `lease`, in the order of any worker; if there are none, wait for some.
+
+        `tasks` are the only ones you can run (None: any). Arguments of all of them together stay below
+        `max_bytes`, except for the first. A job whose holder died before comes alone.
+        """
+        fetch = _Fetch(self._app, link, max_bytes)
+        return await fetch.run(
+            _names("queues", queues),
+            Filter(None if tasks is None else frozenset(_names("tasks", tasks))),
+            _read_limit(limit),
+            self._lease(lease),
+            parse_duration("wait", wait) / 1000,
+        )
+
+    async def _ack(
+        self, link: Link, id: str, token: str, result: object = None, *, codec: str | None = None
+    ) -> State:
+        """It succeeded. Returns how the job stands: `cancelled` if it was asked to stop meanwhile.
+
+        Repeating the call changes nothing. Raises `LeaseLost` if the run is not valid any more.
+        """
+        app, held = self._app, _read_token(token)
+        data = app.codecs.encode_value(
+            result, codec=codec or app.settings.codec, limit=app.settings.max_result
+        )
+        outcome = Outcome(id=_id(id), run=held.run, kind=OutcomeKind.SUCCEEDED, result=data)
+        return await _settle(link.broker, held, outcome)
+
+    async def _nack(
+        self,
+        link: Link,
+        id: str,
+        token: str,
+        *,
+        how: Nack = "retry",
+        error: Error | str | None = None,
+        delay: Duration | None = None,
+    ) -> State:
+        """It did not succeed. Returns how the job stands now.
+
+        `retry`: a failed attempt; it is tried again after `delay`, else after its backoff, and is dead when
+        its retries are used up. `dead`: it is not tried again. `give_back`: it was not run after all; same
+        place in line, no attempt used. `crashed`: alone in a process of its own, it killed that.
+        """
+        held, told = _read_token(token), _read_error(error)
+        wait = None if delay is None else parse_duration("delay", delay)
+        if wait is not None and how != "retry":
+            raise InvalidInput("delay", delay, "it is for how=retry only")
+        if how == "give_back":
+            outcome = Outcome(id=_id(id), run=held.run, kind=OutcomeKind.GIVE_BACK)
+        elif how == "crashed":
+            outcome = Outcome(id=_id(id), run=held.run, kind=OutcomeKind.CRASHED, error=told)
+        elif how == "dead":
+            outcome = _dead(_id(id), held.run, told, "rejected")
+        elif how == "retry":
+            outcome = await self._failure(link.broker, _id(id), held, told, wait)
+        else:
+            raise InvalidInput("how", how, "one of retry, dead, give_back, crashed is allowed")
+        return await _settle(link.broker, held, outcome)
+
+    async def _extend(
+        self,
+        link: Link,
+        id: str,
+        token: str,
+        *,
+        lease: Duration | None = None,
+        progress: Progress | None = None,
+    ) -> Extended:
+        """Hold it for another `lease` from now, and with it all jobs of the same fetch; tell how far it is.
+
+        Raises `LeaseLost` if it is not held any more: then stop it, somebody else may run it.
+        """
+        broker, held = link.broker, _read_token(token)
+        length = held.lease if lease is None else self._lease(lease)
+        reports = () if progress is None else (Report(_id(id), held.run, progress),)
+        now = self._app.now()
+        (heard,) = await broker.renew([Beat(held.session, length, reports)])
+        if heard.epoch != held.epoch:
+            await broker.release(held.session, suspect=False)  # it was gone: this has just opened it anew
+            raise LeaseLost(id)
+        (record,) = await broker.get([_id(id)])
+        if not _holds(record, held):
+            raise LeaseLost(id)
+        return Extended(moment(now + length), record is not None and record.cancel is not None)
+
+    async def _release(self, link: Link, id: str, token: str) -> int:
+        """Give it back, with all jobs of the same fetch that are still held: same place in line, no attempt
+        used. Returns how many they were."""
+        held = _read_token(token)
+        if held.suspect:
+            await link.broker.doc(_MARK, _id(id), None)
+        return await link.broker.release(held.session, suspect=False)
+
+    fetch, afetch = blocks(_fetch), awaits(_fetch)
+    ack, aack = blocks(_ack), awaits(_ack)
+    nack, anack = blocks(_nack), awaits(_nack)
+    extend, aextend = blocks(_extend), awaits(_extend)
+    release, arelease = blocks(_release), awaits(_release)
+
+    def _lease(self, given: Duration | None) -> int:
+        if given is None:
+            return self._app.settings.lease
+        lease = parse_duration("lease", given)
+        if not LEASE_MIN <= lease <= LEASE_MAX:
+            allowed = f"{format_duration(LEASE_MIN)} to {format_duration(LEASE_MAX)} is allowed"
+            raise InvalidInput("lease", given, allowed)
+        return lease
+
+    async def _failure(
+        self, broker: Broker, id: str, held: _Token, error: Error, delay: int | None
+    ) -> Outcome:
+        (record,) = await broker.get([id])
+        if record is None:
+            raise _unknown(id)
+        job, attempt = record.job, record.failures + 1
+        if attempt > job.retries:
+            times = "1 attempt" if attempt == 1 else f"{attempt} attempts"
+            return _dead(id, held.run, error, "failed", f" ({times})")
+        if delay is None:
+            delay = retry_delay(
+                self._backoff(job), attempt, JobFailed(id, error.type, error.message), random.random
+            )
+        at = self._app.now() + delay
+        return Outcome(id=id, run=held.run, kind=OutcomeKind.RETRY, at=at, error=error)
+
+    def _backoff(self, job: Job) -> Backoff | BackoffFunction:
+        if job.backoff is not None:
+            return Backoff.parse(job.backoff)
+        task = self._app.tasks.get(job.task)
+        return (None if task is None else task.backoff) or Backoff.parse(self._app.settings.backoff)
+
+
+class _Fetch:
+    """One fetch: a session of its own, which is released unless somebody gets its jobs."""
+
+    def __init__(self, app: App, link: Link, max_bytes: int | None) -> None:
+        self._app, self._codecs, self._max_payload = app, app.codecs, app.settings.max_payload
+        self._link, self._broker, self._max_bytes = link, link.broker, max_bytes
+        self._token = _Token(secrets.token_bytes(16), 0, 0, 0)
+        self._session = self._token.session
+        self._request = 0
+        self._marked: str | None = None
+
+    async def run(
+        self, queues: tuple[str, ...], filter: Filter, limit: int, lease: int, wait: float
+    ) -> list[HeldJob]:
+        self._token = msgspec.structs.replace(self._token, lease=lease)
+        end = self._link.time() + wait
+        held: list[HeldJob] = []
+        try:
+            while not (held := await self._try(queues, filter, limit)):
+                left = end - self._link.time()
+                if left <= 0:
+                    break
+                await self._broker.wait(Interest(queues=queues, filter=filter), min(left, _LOOK_AGAIN))
+            return held
+        finally:
+            if not held:
+                await self._undo()
+
+    async def _undo(self) -> None:
+        """Nobody gets anything of it: whatever was taken, or is just being taken, is free again."""
+        with contextlib.suppress(BrokerError, OSError):  # then the lease runs out
+            if self._marked is not None:
+                await self._broker.doc(_MARK, self._marked, None)
+            await self._broker.release(self._session, suspect=False)
+
+    async def _try(self, queues: tuple[str, ...], filter: Filter, limit: int) -> list[HeldJob]:
+        """Take, until there is something to hand out or nothing left to take."""
+        for _ in range(_TRIES):
+            (heard,) = await self._broker.renew([Beat(self._session, self._token.lease)])
+            self._token = msgspec.structs.replace(self._token, epoch=heard.epoch)
+            self._request += 1
+            try:
+                taken = await self._broker.take(self._session, self._request, queues, filter, limit)
+            except SessionLost:  # a short lease on a slow machine
+                continue
+            if not taken:
+                return []
+            until = moment(self._app.now() + self._token.lease)
+            if held := [self._held(one, *call, until) for one, call in await self._keep(taken)]:
+                return held
+        return []
+
+    async def _keep(self, taken: list[Taken]) -> list[tuple[Taken, _Call]]:
+        """Those of the jobs that are handed out now; the others are settled."""
+        fitting, outcomes = await self._alone(taken)
+        kept: list[tuple[Taken, _Call]] = []
+        size = 0
+        for one in fitting:
+            try:
+                call = self._call(one.job)
+            except CodecError as error:
+                told = Error(type(error).__name__, str(error)[:MESSAGE_MAX])
+                outcomes.append(_dead(one.job.id, one.run, told, "undecodable"))
+                continue
+            size += len(call[2])
+            if kept and self._max_bytes is not None and size > self._max_bytes:
+                outcomes.append(_give_back(one))
+            else:
+                kept.append((one, call))
+        if outcomes:
+            await self._broker.settle(self._session, outcomes)
+        return kept
+
+    async def _alone(self, taken: list[Taken]) -> tuple[list[Taken], list[Outcome]]:
+        """A suspect goes out alone, and marked; if its mark of last time is still there, it crashed again."""
+        first, *others = taken
+        if not first.suspect:
+            fitting = [one for one in taken if not one.suspect]
+            return fitting, [_give_back(one) for one in others if one.suspect]
+        outcomes = [_give_back(one) for one in others]
+        id = self._marked = first.job.id
+        mark = (await self._broker.doc(_MARK, id)).doc
+        if mark is not None and mark.value == b"%d" % (first.run - 1):
+            await self._broker.doc(_MARK, id, None)
+            told = Error("Crashed", "the lease of its run, alone with its holder, ran out")
+            outcomes.append(Outcome(id=id, run=first.run, kind=OutcomeKind.CRASHED, error=told))
+            return [], outcomes
+        await self._broker.doc(_MARK, id, b"%d" % first.run, ttl=_MARK_TTL)
+        return [first], outcomes
+
+    def _call(self, job: Job) -> _Call:
+        name, body = self._codecs.body_of(job.payload, limit=self._max_payload)
+        if name == "protobuf":  # only who knows the message's class can read it
+            return None, None, body, name
+        args, kwargs = self._codecs.decode_call(job.payload, limit=self._max_payload)
+        return args, kwargs, body, name
+
+    def _held(
+        self,
+        taken: Taken,
+        args: tuple[Any, ...] | None,
+        kwargs: dict[str, Any] | None,
+        payload: bytes,
+        codec: str,
+        until: datetime,
+    ) -> HeldJob:
+        job = taken.job
+        token = msgspec.structs.replace(self._token, run=taken.run, suspect=taken.suspect)
+        return HeldJob(
+            id=job.id,
+            token=token.text(),
+            task=job.task,
+            queue=job.queue,
+            priority=job.priority,
+            attempt=taken.attempt,
+            args=args,
+            kwargs=kwargs,
+            payload=payload,
+            codec=codec,
+            retries=job.retries,
+            timeout=None if job.timeout is None else job.timeout / 1000,
+            created_at=moment(job.created),
+            lease_until=until,
+            suspect=taken.suspect,
+            key=job.key,
+            group=job.group,
+            tags=job.tags,
+            description=job.description,
+            headers=job.headers,
+        )
+
+
+_Call = tuple[tuple[Any, ...] | None, dict[str, Any] | None, bytes, str]
+
+
+def _give_back(taken: Taken) -> Outcome:
+    return Outcome(id=taken.job.id, run=taken.run, kind=OutcomeKind.GIVE_BACK)
+
+
+def _dead(id: str, run: int, error: Error, what: str, more: str = "") -> Outcome:
+    told = f"{error.type}: {error.message}" if what == "failed" else error.message
+    return Outcome(
+        id=id, run=run, kind=OutcomeKind.DEAD, error=error, reason=f"{what}: {told}"[:_REASON_MAX] + more
+    )
+
+
+async def _settle(broker: Broker, held: _Token, outcome: Outcome) -> State:
+    if held.suspect:
+        # Before it is settled: a mark that outlived its run would count as a crash of the next one.
+        await broker.doc(_MARK, outcome.id, None)
+    settled: Settled
+    (settled,) = await broker.settle(held.session, [outcome])
+    if settled.verdict is not Verdict.REFUSED:
+        return settled.state
+    if settled.state is State.NOT_FOUND:
+        raise _unknown(outcome.id)
+    raise LeaseLost(outcome.id)
+
+
+def _holds(record: Record | None, held: _Token) -> bool:
+    if record is None:
+        return False
+    return any(run.number == held.run and run.session == held.session for run in record.runs)
+
+
+def _unknown(id: str) -> JobNotFound:
+    return JobNotFound(id, f"no job {id}: it never was, or it was deleted")
+
+
+def _id(value: object) -> str:
+    return check_word("id", value)
+
+
+def _names(field: str, given: object) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise InvalidInput(field, given, "a list of names is allowed")
+    return tuple(dict.fromkeys(check_name(field, name) for name in given))
+
+
+def _read_limit(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= FETCH_MAX:
+        raise InvalidInput("limit", value, f"a whole number from 1 to {FETCH_MAX} is allowed")
+    return value
+
+
+def _read_error(given: Error | str | None) -> Error:
+    if given is None:
+        return Error("Failed", "no reason given")
+    error = Error("Failed", given) if isinstance(given, str) else given
+    return Error(error.type[:200] or "Failed", error.message[:MESSAGE_MAX], error.traceback[:TRACEBACK_MAX])
