@@ -290,7 +290,7 @@ class _ImpatientWorld(World):
         if kept is not None and dependency in kept.waiting and state is State.SUCCEEDED:
             for other in [other for other in kept.waiting if other != dependency]:
                 del kept.waiting[other]
-                self._forget_dependant(other, dependant)
+                self.forget_dependant(other, dependant)
         super().dependency_ended(dependant, dependency, state, now)
 
 

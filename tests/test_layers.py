@@ -17,7 +17,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "errors",
         "job",
         "duration durations policy values hints codec cron schedule flow",
-        "broker.verbs broker.checks",
+        "broker.blocking broker.verbs broker.checks broker.repairs",
         "broker.memory broker.sqlite broker.redis",
         "broker",
         "settings roster stats",

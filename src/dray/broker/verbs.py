@@ -13,11 +13,12 @@ them all to the same behaviour. Rules that hold for every verb:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Literal, Protocol
 
 import msgspec
 
+from dray.broker.blocking import run_blocking as run_blocking
 from dray.job import (
     ENVELOPE_VERSION,
     Job,
@@ -129,9 +130,14 @@ class Swept(msgspec.Struct, frozen=True):
     """Runs those sessions held."""
     expired: int = 0
     pruned: int = 0
-    repaired: int = 0
+    repairs: dict[str, int] = {}
+    """What was inconsistent and is put right, by kind (`dray.broker.repairs`)."""
     more: bool = False
     """Some kind of work reached the limit: call again."""
+
+    @property
+    def repaired(self) -> int:
+        return sum(self.repairs.values())
 
 
 class Ids(msgspec.Struct, frozen=True):
@@ -490,17 +496,3 @@ class Broker(Protocol):
     async def close(self) -> None:
         """Let go of connections. Sessions stay: release them first."""
         ...
-
-
-T = TypeVar("T")
-
-
-def run_blocking(call: Coroutine[Any, Any, T]) -> T:
-    """Run a verb of a broker that was opened with `blocking=True`, here and now."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    call.close()
-    raise RuntimeError("this broker was not opened with blocking=True")

@@ -34,9 +34,11 @@ from dray.broker.memory.accepting import Accepting
 from dray.broker.memory.audit import problems
 from dray.broker.memory.edits import apply, info, page, record, set_scope
 from dray.broker.memory.line import Class
+from dray.broker.memory.mending import mend
 from dray.broker.memory.upkeep import Upkeep
 from dray.broker.memory.waiting import Sleeper, news, next_time
 from dray.broker.memory.world import Kept, Queue, Session, World
+from dray.broker.repairs import LOOK, Round
 from dray.broker.verbs import (
     EXPIRE_STEP,
     FORWARD_STEP,
@@ -98,6 +100,7 @@ class MemoryBroker(Accepting, Upkeep):
         self._world = World(self.retention)
         self._clock = clock or _wall_clock
         self._blocking = blocking
+        self._round = Round()
         self._changed = threading.Condition(threading.RLock())
         self._sleepers: dict[Sleeper, None] = {}
 
@@ -341,17 +344,16 @@ class MemoryBroker(Accepting, Upkeep):
             world = self._world
             promoted = [self._promote(world.queues[name], at, limit) for name in sorted(world.queues)]
             self._mind_the_clock(at)
-            late = [name for name, session in world.sessions.items() if at >= session.expires]
-            lapsed = freed = 0
-            while lapse and lapsed < len(late[:limit]) and freed < limit:
-                freed += self._release(late[lapsed], at)
-                lapsed += 1
+            lapsed, freed = self._lapse(at, limit) if lapse else (0, 0)
             expired = self._expire(at, limit)
             pruned = self._prune(at, limit)
+            repairs = mend(world, self._round, min(limit, LOOK), at)
             full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
+            if lapsed or freed or repairs:
+                self._wake_sleepers()
         await self._forward(now, limit)
         more = full or bool(self._world.outbox)
-        return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, 0, more)
+        return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repairs, more)
 
     # reading and changing by hand
 

@@ -15,6 +15,27 @@ class Upkeep:
         for session in self._world.sessions.values():
             session.expires = min(session.expires, now + session.lease)
 
+    def _lapse(self, now: int, limit: int) -> tuple[int, int]:
+        """Free what sessions past their lease held; how many sessions ended, how many runs were freed.
+
+        One that holds more than a step may free ends in a later step, and hears of what it lost if it lives.
+        """
+        world, lapsed, freed = self._world, 0, 0
+        late = [name for name, session in world.sessions.items() if now >= session.expires]
+        for name in late[:limit]:
+            session = world.sessions[name]
+            for id, run in world.held(session)[: limit - freed]:
+                world.crash(world.jobs[id], run, now)
+                session.void[id, run] = None
+                freed += 1
+            if session.holds:
+                break
+            del world.sessions[name]
+            lapsed += 1
+            if freed >= limit:
+                break
+        return lapsed, freed
+
     def _expire(self, now: int, limit: int) -> int:
         late = [
             kept for kept in self._world.jobs.values() if kept.expires is not None and now >= kept.expires

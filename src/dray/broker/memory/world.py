@@ -152,7 +152,7 @@ class World:
             raise AssertionError(f"{kept.job.id} cannot go from {kept.state} to {to} by {move}")
         self._leave(kept)
         kept.state = to
-        self._enter(kept)
+        self.enter(kept)
         self.note(kept, move, run)
 
     def _leave(self, kept: Kept) -> None:
@@ -167,7 +167,7 @@ class World:
             case _:
                 pass
 
-    def _enter(self, kept: Kept) -> None:
+    def enter(self, kept: Kept) -> None:
         queue = self.queue(kept.job.queue)
         match PLACES.get(kept.state):
             case Place.DUE:
@@ -265,7 +265,7 @@ class World:
             session = self.sessions[kept.runs[other].session]
             self.end_run(kept, other)
             session.void[ref] = None
-        self._stop_waiting(kept)
+        self.stop_waiting(kept)
         kept.finished, kept.reason, kept.due, kept.expires, kept.cancel = now, reason, None, None, None
         self.move(kept, move, to, run)
         self._free_key(kept, now)
@@ -281,12 +281,12 @@ class World:
         elif self.keys.get((job.queue, job.key), ("", 0))[0] == job.id:
             del self.keys[job.queue, job.key]
 
-    def _stop_waiting(self, kept: Kept) -> None:
+    def stop_waiting(self, kept: Kept) -> None:
         for dependency in kept.waiting:
-            self._forget_dependant(dependency, kept.job.id)
+            self.forget_dependant(dependency, kept.job.id)
         kept.waiting = {}
 
-    def _forget_dependant(self, dependency: str, dependant: str) -> None:
+    def forget_dependant(self, dependency: str, dependant: str) -> None:
         dependants = self.dependants.get(dependency, {})
         dependants.pop(dependant, None)
         if not dependants:
@@ -299,7 +299,7 @@ class World:
             return
         if state is State.SUCCEEDED or kept.job.orphan == "run":
             del kept.waiting[dependency]
-            self._forget_dependant(dependency, dependant)
+            self.forget_dependant(dependency, dependant)
             if not kept.waiting:
                 self.line_up(kept, Move.RELEASED, kept.job.due, now)
         elif kept.job.orphan == "cancel":
@@ -336,7 +336,7 @@ class World:
 
     def remove(self, kept: Kept, now: int) -> None:
         """The same without telling anybody: another job takes its place under the same id."""
-        self._stop_waiting(kept)
+        self.stop_waiting(kept)
         self._leave(kept)
         kept.state = State.NOT_FOUND
         self._free_key(kept, now)
@@ -385,7 +385,7 @@ class World:
     def reprioritise(self, kept: Kept, priority: int) -> None:
         self._leave(kept)
         kept.job = msgspec.structs.replace(kept.job, priority=priority)
-        self._enter(kept)
+        self.enter(kept)
         self.note(kept, Sign.REPRIORITISED)
 
     # Documents

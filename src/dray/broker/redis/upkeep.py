@@ -87,7 +87,8 @@ async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
     await follow_all(core, mending.left, now)
     full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
     more = full or await _posted(core, queues)
-    return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repaired, more)
+    repairs = {"session": repaired} if repaired else {}
+    return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repairs, more)
 
 
 async def _posted(core: Core, queues: Sequence[str]) -> bool:

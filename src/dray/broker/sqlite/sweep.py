@@ -31,7 +31,7 @@ def sweep_step(step: Step, limit: int, lapse: bool, forwarded: int, last: int) -
     pruned = _prune(step, queues, limit)
     repaired = _repair(step, limit)
     full = max([forwarded, lapsed, freed, expired, pruned, repaired, *promoted]) >= limit
-    return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repaired, full)
+    return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, {"run": repaired} if repaired else {}, full)
 
 
 def _expire(step: Step, limit: int) -> int:
