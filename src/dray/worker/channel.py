@@ -14,6 +14,7 @@ import msgspec
 
 from dray.broker.verbs import Ref
 from dray.job import Outcome
+from dray.stats import Tallies
 
 _LENGTH: Final = 4
 _MOST: Final = 64 * 1024 * 1024
@@ -71,6 +72,14 @@ class Counted(Message, frozen=True, tag=True, array_like=True):
     running: int
 
 
+class Measured(Message, frozen=True, tag=True, array_like=True):
+    """What is new about its runs, by task; sent every second in which there is something."""
+
+    tasks: Tallies
+    lag: float
+    """Seconds by which its event loop was late at most."""
+
+
 # supervisor → executor
 
 
@@ -94,7 +103,7 @@ class Lapsed(Message, frozen=True, tag=True, array_like=True):
     session: str
 
 
-FromExecutor = Started | Broken | Retiring | Stuck | Idle | Counted
+FromExecutor = Started | Broken | Retiring | Stuck | Idle | Counted | Measured
 FromSupervisor = Stop | Told | Lapsed
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -30,6 +30,7 @@ from dray.worker.failure import describe
 from dray.worker.guard import die_with
 from dray.worker.live import Live, Why
 from dray.worker.loops import new_event_loop, run_to_end
+from dray.worker.memory import forget_peak, peak_memory
 from dray.worker.run import Judge
 from dray.worker.runners import OnLoop, Runner
 from dray.worker.threads import Threads
@@ -77,9 +78,14 @@ class Begun(Word, frozen=True, tag=True, array_like=True):
 
 
 class Done(Word, frozen=True, tag=True, array_like=True):
-    """What the job came to."""
+    """What the job came to, and what it cost."""
 
     outcome: Outcome
+    took: float
+    """Seconds, like the next."""
+    cpu: float
+    memory: int
+    """Bytes: the most that this process used meanwhile."""
 
 
 class Said(Word, frozen=True, tag=True, array_like=True):
@@ -135,6 +141,7 @@ class Child:
         self._settings, self._connection = settings, connection
         self._sending = threading.Lock()
         self._live: Live | None = None
+        self._use = Use()
         self._judge: Judge
         self._on_loop: Runner
         self._threads: Runner
@@ -157,11 +164,12 @@ class Child:
         live = self._live = Live(self, task, taken, (taken.job.id, taken.run), order.timeout)
         live.runner = self._on_loop if task.is_async or self._judge.middleware else self._threads
         self.send(Begun())
+        self._use = Use()
         live.runner.start(live, self._ended)
 
     def _ended(self, live: Live, outcome: Outcome) -> None:
         self._live = None
-        self.send(Done(outcome))
+        self.send(Done(outcome, *self._use.so_far()))
 
     def _halt(self, order: Halt) -> None:
         live = self._live
@@ -196,6 +204,23 @@ class Child:
                 else:
                     loop.call_soon_threadsafe(self._halt, order)
         os._exit(1)
+
+
+class Use:
+    """What this process, and what its job has started and seen to its end, uses from now on."""
+
+    def __init__(self) -> None:
+        forget_peak()
+        self._began, self._cpu = time.perf_counter(), _cpu_time()
+
+    def so_far(self) -> tuple[float, float, int]:
+        """Seconds, CPU seconds, and the most bytes at a time."""
+        return time.perf_counter() - self._began, _cpu_time() - self._cpu, peak_memory()
+
+
+def _cpu_time() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _receive(connection: socket.socket) -> bytes:

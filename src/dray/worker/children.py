@@ -165,6 +165,8 @@ class _Child(asyncio.Protocol):
             elif isinstance(word, Begun):
                 self.begun = True
             elif isinstance(word, Done):
+                if live.meter is not None:
+                    live.meter.took, live.meter.cpu, live.meter.memory = word.took, word.cpu, word.memory
                 self._finish(live, word.outcome)
             elif isinstance(word, Said):
                 live.report(word.progress)

@@ -22,8 +22,10 @@ from dray.broker.verbs import Broker, Filter, Ref, Wake
 from dray.errors import BrokerError, SessionLost
 from dray.job import Outcome, OutcomeKind, Progress, Settled, Taken, Verdict
 from dray.settings import Settings
+from dray.worker.accounting import Accounts
 from dray.worker.channel import Lapsed, Message, Stop, Told
 from dray.worker.contact import Contact
+from dray.worker.known import known_tasks
 from dray.worker.listener import Listener
 from dray.worker.live import Live, Why
 from dray.worker.logs import FAILURES, about, log_end
@@ -31,7 +33,7 @@ from dray.worker.memory import memory_used
 from dray.worker.pulse import Pulse
 from dray.worker.reports import Reports
 from dray.worker.run import Judge
-from dray.worker.runners import Runner, Runners
+from dray.worker.runners import Runners
 from dray.worker.session import Session, SessionOver
 from dray.worker.voice import Voice
 from dray.worker.watch import PATIENCE, Watch
@@ -61,6 +63,7 @@ class Executor:
         renews: bool = True,
         burst: bool = False,
         pulse: Pulse | None = None,
+        accounts: Accounts | None = None,
         say: Callable[[Message], None] | None = None,
     ) -> None:
         self.app, self.state, self.thread = app, state, threading.get_ident()
@@ -69,7 +72,8 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._judge = Judge(app, settings, clock, random)
         self._runners = runners(self._judge)
-        self._tasks = self._known_tasks()
+        self._accounts = accounts or Accounts(wall=clock)
+        self._tasks = known_tasks(app.tasks, settings, self._judge, self._runners, self._accounts)
         self._filter = Filter(tasks=frozenset(self._tasks), priorities=settings.priorities)
         self._runs: dict[Ref, Live] = {}
         self._zombies: dict[Live, None] = {}
@@ -89,24 +93,8 @@ class Executor:
         self._contact = Contact(session_name, self._loop.time, random)
         self._reports = Reports(self._renew_soon)
         self._listener = Listener(broker, settings.queues, self._filter, self._news, random)
-        self._watch = Watch(self, self._runs, self._zombies, pulse)
+        self._watch = Watch(self, self._runs, self._zombies, pulse, self._accounts)
         self._debug = log.isEnabledFor(logging.DEBUG)
-
-    def _known_tasks(self) -> dict[str, tuple[Any, float, Runner]]:
-        """Of each task: itself, its timeout in seconds, and where it runs."""
-        settings, runners = self._settings, self._runners
-        known = {}
-        for name, task in self.app.tasks.items():
-            if settings.tasks is not None and name not in settings.tasks:
-                continue
-            options = task.options
-            runner = runners.in_threads
-            if options.isolate == "process":
-                runner = runners.in_children
-            elif task.is_async or self._judge.middleware:
-                runner = runners.on_loop
-            known[name] = (task, (options.timeout or settings.timeout) / 1000, runner)
-        return known
 
     # life
 
@@ -270,7 +258,7 @@ class Executor:
         await session.open()
         self._opened, self._renew_due = True, False
         self._renew_at = self._loop.time() + self._settings.heartbeat / 1000
-        tasks = {name: known[0] for name, known in self._tasks.items()}
+        tasks = {name: known.task for name, known in self._tasks.items()}
         self._voice.started(session.name, session.epoch, tasks)
 
     async def _renew(self) -> None:
@@ -347,7 +335,7 @@ class Executor:
             if known is None or self._leaving:
                 session.unsent[ref] = Outcome(id=job.id, run=taken.run, kind=OutcomeKind.GIVE_BACK)
                 continue
-            task, timeout, runner = known
+            task, timeout, runner, account = known
             if job.timeout is not None:
                 timeout = job.timeout / 1000
             if taken.suspect or job.isolate == "process":
@@ -358,6 +346,9 @@ class Executor:
             if deadline < earliest:
                 earliest = deadline
             self._started += 1
+            account.runs += 1
+            if account.runs <= account.up_to:
+                live.meter = self._accounts.meter(taken)
             if self._debug:
                 log.debug("%s starts (run %d)", job.id, taken.run, extra=about(live))
             runner.start(live, ended)
@@ -373,12 +364,16 @@ class Executor:
             self._session.unsent[ref] = outcome
         else:
             self._zombies.pop(live, None)
+        if live.meter is not None:
+            self._accounts.ended(live, live.meter, outcome)
         if outcome.kind is _SUCCEEDED:
             self._succeeded += 1
             if self._debug:
                 log.debug("%s succeeded", outcome.id, extra=about(live))
         else:
-            self._failed += outcome.kind in FAILURES
+            if outcome.kind in FAILURES:
+                self._failed += 1
+                self._accounts.failed(live.task.name)
             log_end(live, outcome)
         if live.why is not None:
             self._watch.halting.pop(live, None)
@@ -447,6 +442,7 @@ class Executor:
 
     def _tell_counts(self) -> None:
         self._voice.counted(self._succeeded, self._failed, len(self._runs))
+        self._voice.measured(self._accounts)
 
     # sleeping
 

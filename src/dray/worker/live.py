@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dray.app import App
     from dray.broker.verbs import Ref
     from dray.task import Task
+    from dray.worker.accounting import Meter
     from dray.worker.runners import Runner
     from dray.worker.threads import Work
 
@@ -75,6 +76,8 @@ class Live:
     """What a thread does for it just now."""
     runner: Runner
     """Where it runs."""
+    meter: Meter | None = None
+    """What measures it, if it is one of those that are measured."""
     nudged: float = 0.0
     """When it was last told to stop."""
 

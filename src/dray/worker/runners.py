@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from dray.worker.accounting import Steps
 from dray.worker.live import Ended, Live
 from dray.worker.run import CallFunction, Judge, leave_if_forked, perform
 
@@ -31,7 +32,8 @@ class OnLoop:
 
     def start(self, live: Live, ended: Ended) -> None:
         live.ended = ended
-        live.handle = self._create_task(self._run(live, ended))
+        run = self._run(live, ended)
+        live.handle = self._create_task(run if live.meter is None else Steps(run, live.meter))
 
     async def _run(self, live: Live, ended: Ended) -> None:
         outcome = await perform(self._judge, live, self._call_plain)

@@ -110,7 +110,9 @@ class Threads:
     # on the event loop
 
     def start(self, live: Live, ended: Ended) -> None:
-        act = partial(perform_here, self._judge, live)
+        act: Callable[[], Any] = partial(perform_here, self._judge, live)
+        if live.meter is not None:
+            act = live.meter.around(act)
         self._hand_over(Work(live, self._context.copy(), act, partial(self._ended, ended)))
 
     def _ended(self, ended: Ended, work: Work) -> None:
@@ -129,7 +131,8 @@ class Threads:
 
         context = copy_context()
         context.run(CURRENT.set, live)
-        self._hand_over(Work(live, context, partial(live.task.function, *args, **kwargs), done))
+        act: Callable[[], Any] = partial(live.task.function, *args, **kwargs)
+        self._hand_over(Work(live, context, act if live.meter is None else live.meter.around(act), done))
         work = await self._uncancelled(future)
         if work.error is not None:
             raise work.error

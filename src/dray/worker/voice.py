@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from dray.job import Outcome
 from dray.task import Task
-from dray.worker.channel import Counted, Idle, Message, Retiring, Started, Stuck
+from dray.worker.accounting import Accounts
+from dray.worker.channel import Counted, Idle, Measured, Message, Retiring, Started, Stuck
 from dray.worker.places import place_of
 
+LAG: Final = 0.1
+"""Seconds by which an event loop may be late without a word about it."""
 Say = Callable[[Message], None]
 
 
@@ -39,6 +42,11 @@ class Voice:
         if counted != self._counted:
             self._counted = counted
             self._say(counted)
+
+    def measured(self, accounts: Accounts) -> None:
+        tallies, lag = accounts.fetch()
+        if tallies or lag > LAG:
+            self._say(Measured(tallies, lag))
 
     def idle(self, idle: bool) -> None:
         if idle is not self._idle:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from dray.broker.verbs import Ref
+from dray.worker.accounting import Accounts
 from dray.worker.live import Live, Why
 from dray.worker.pulse import Pulse, now
 
@@ -29,8 +30,14 @@ class Watched(Protocol):
 
 class Watch:
     def __init__(
-        self, watched: Watched, runs: dict[Ref, Live], zombies: dict[Live, None], pulse: Pulse | None
+        self,
+        watched: Watched,
+        runs: dict[Ref, Live],
+        zombies: dict[Live, None],
+        pulse: Pulse | None,
+        accounts: Accounts,
     ) -> None:
+        self._accounts = accounts
         self._watched, self._runs, self._zombies, self._pulse = watched, runs, zombies, pulse
         self._loop = asyncio.get_running_loop()
         self._earliest = math.inf
@@ -83,6 +90,8 @@ class Watch:
 
     def _ticked(self) -> None:
         time = self._loop.time()
+        if self._tick is not None and time - self._tick.when() > self._accounts.lag:
+            self._accounts.lag = time - self._tick.when()
         self._tick = self._loop.call_at(time + (SECOND if self._pulse is None else BEAT), self._ticked)
         if self._pulse is not None:
             self._beat(self._pulse)
