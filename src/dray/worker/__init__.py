@@ -22,5 +22,6 @@ loops.py  logs.py  memory.py  places.py      what both kinds of process need
 supervisor.py   starts, watches, replaces, renews, forwards signals; runs no user code
 hold.py         leadership: a document that one worker holds for a term
 duties.py       what the leader does for all: upkeep and the like
+schedules.py    the jobs of cron and interval schedules, as a duty
 roster.py       who is at work, as documents in the broker
 """

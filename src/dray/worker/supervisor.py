@@ -35,6 +35,7 @@ from dray.worker.launch import plan_for
 from dray.worker.lifeline import Lifeline
 from dray.worker.posts import Posts, Rules
 from dray.worker.reload import Watch
+from dray.worker.schedules import Schedules
 
 TICK: Final = 0.5
 """Seconds between looks at the pulses."""
@@ -81,7 +82,10 @@ def executors_of(settings: Settings) -> int:
 
 def duties_of(settings: Settings) -> list[Duty]:
     """What a worker of this mode does for all while it leads."""
-    return [Sweep(settings.sweep_interval)]
+    duties: list[Duty] = [Sweep(settings.sweep_interval)]
+    if settings.schedules:
+        duties.append(Schedules(settings.lease, settings.durability))
+    return duties
 
 
 class Supervisor:
