@@ -44,6 +44,7 @@ EXAMPLES: dict[str, tuple[Any, str, object, object]] = {
     "mode": ("scheduler-only", "Scheduler-Only", "scheduler-only", "scheduler-only"),
     "processes": (3, "3", 3, 3),
     "concurrency": (1000, "1000", 1000, 1000),
+    "rate": ("100/m+20", "100/m+20", " 100/m+20", "100/m+20"),
     "lease": (timedelta(minutes=1), "1m", 60, 60_000),
     "heartbeat": (2, "2", "2s", 2_000),
     "sweep_interval": (0.5, "500ms", 0.5, 500),
@@ -94,6 +95,7 @@ WRONG: dict[str, list[object]] = {
     "mode": ["", "fat", 1],
     "processes": [0, -1, 1025, "two", 1.5, True, "1.5"],
     "concurrency": [0, 1001, "many", True],
+    "rate": ["often", "5", 5, "0/s"],
     "lease": ["soon", -1, "2d", "99ms", True, ""],
     "heartbeat": ["0", 0, "x", "16s"],
     "sweep_interval": ["1ms", "2h", "x"],
@@ -487,7 +489,9 @@ def test_the_command_line_outweighs_keywords_and_what_hangs_on_it_follows(empty:
 
 def test_which_modes_run_jobs_and_which_make_scheduled_ones(empty: Path) -> None:
     def facts(mode: str) -> tuple[bool, bool]:
-        settings = quiet(start=empty, mode=mode, priorities="high", tasks="a").settings
+        needs: dict[str, str] = {"specialized": "priorities", "job-specialized": "tasks"}
+        chosen: dict[str, Any] = {needs[mode]: "1"} if mode in needs else {}
+        settings = quiet(start=empty, mode=mode, **chosen).settings
         return settings.runs_jobs, settings.schedules
 
     assert facts("thin") == (True, True)
@@ -495,6 +499,14 @@ def test_which_modes_run_jobs_and_which_make_scheduled_ones(empty: Path) -> None
     assert facts("specialized") == (True, False)
     assert facts("job-specialized") == (True, False)
     assert facts("scheduler-only") == (False, True)
+
+
+def test_a_mode_that_runs_no_jobs_has_no_use_for_what_is_said_of_jobs_in_the_same_breath(empty: Path) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        quiet(start=empty, mode="scheduler-only", queues="a", tasks="b", priorities="high", rate="1/s")
+    assert str(refused.value).count("mode scheduler-only runs no jobs: leave it out") == 4
+    (empty / "dray.toml").write_text('queues = "a"\nconcurrency = 7\n')
+    assert quiet({"DRAY_MODE": "scheduler-only"}, empty, tasks="b").settings.mode == "scheduler-only"
 
 
 def test_the_heartbeat_is_a_third_of_the_lease_and_never_more_than_half(empty: Path) -> None:
@@ -512,7 +524,7 @@ def test_pickle_as_codec_needs_permission(empty: Path) -> None:
 
 def test_settings_survive_the_way_to_another_process(empty: Path) -> None:
     given: dict[str, Any] = {name: value[0] for name, value in EXAMPLES.items()}
-    settings = quiet(start=empty, **given).settings
+    settings = quiet(start=empty, **{**given, "mode": "specialized"}).settings
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(settings), type=Settings) == settings
 
 

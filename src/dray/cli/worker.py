@@ -25,6 +25,7 @@ OPTIONS: Final = {
     "queues": ("-Q", "NAMES"),
     "concurrency": ("-c", "N"),
     "processes": ("-p", "N"),
+    "rate": (None, "RATE"),
     "mode": (None, "MODE"),
     "tasks": (None, "NAMES"),
     "priorities": (None, "LIST"),
@@ -85,6 +86,8 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
             "memory:// lives inside one process: a worker would never see what others enqueue; "
             "use sqlite:///path (the default) or a server, or `app.testing()` to run jobs in tests"
         )
+    if burst and not settings.runs_jobs:
+        raise click.ClickException("--burst: mode scheduler-only runs no jobs, and so never ends by itself")
     _check_tasks(settings, probed)
     _mention_unserved(settings, probed)
     logs.set_up(settings.log_level, settings.log_format)

@@ -23,6 +23,8 @@ COMMAND_LINE: Final = "command line"
 KEYWORD: Final = "keyword"
 DEFAULT: Final = "default"
 _BY_MODE: Final = "mode"
+_FOR_JOBS: Final = ("queues", "priorities", "tasks", "processes", "concurrency", "rate")
+"""What a worker that runs no jobs has no use for."""
 
 _OTHER_VARIABLES: Final = re.compile(
     r"DRAY_(APP|DEBUG"
@@ -248,6 +250,11 @@ def _check_together(values: dict[str, object], sources: _Sources) -> None:
         refuse("priorities", "mode specialized needs to know which: set priorities")
     if mode == "job-specialized" and values.get("tasks") is None and "tasks" not in wrong:
         refuse("tasks", "mode job-specialized needs to know which: set tasks")
+    if mode == "scheduler-only":
+        # Only what was said in the same place: an app's own settings are for all its workers.
+        for name in _FOR_JOBS:
+            if values.get(name) is not None and sources.rank(name) == sources.rank("mode"):
+                refuse(name, "mode scheduler-only runs no jobs: leave it out, or choose another mode")
     lease, beat = values.get("lease", 30_000), values.get("heartbeat")
     if isinstance(lease, int) and isinstance(beat, int) and beat * 2 > lease:
         refuse("heartbeat", f"at most half of the lease ({show('lease', lease)}) is allowed")

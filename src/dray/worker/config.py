@@ -46,7 +46,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutorConfig(_Told, frozen=True, kw_only=True):
-    """For `dray.worker.process`. All three file descriptors are to be inherited (`pass_fds`)."""
+    """For `dray.worker.process`. All its file descriptors are to be inherited (`pass_fds`)."""
 
     VARIABLE: ClassVar[str] = "DRAY_EXECUTOR"
     MODULE: ClassVar[str] = "dray.worker.process"
@@ -58,10 +58,12 @@ class ExecutorConfig(_Told, frozen=True, kw_only=True):
     """File descriptor of the page for signs of life (`Pulse(fd)`)."""
     stacks: int
     """File descriptor of the file that stacks are written to on SIGUSR1."""
+    pace: int | None = None
+    """File descriptor of the page with the worker's rate, if it has one (`Pace(rate, fd)`)."""
 
     @property
-    def fds(self) -> tuple[int, int, int]:
-        return self.channel, self.pulse, self.stacks
+    def fds(self) -> tuple[int, ...]:
+        return self.channel, self.pulse, self.stacks, *(() if self.pace is None else (self.pace,))
 
 
 class ChildConfig(_Told, frozen=True, kw_only=True):

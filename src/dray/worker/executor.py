@@ -30,6 +30,7 @@ from dray.worker.listener import Listener
 from dray.worker.live import Live, Why
 from dray.worker.logs import FAILURES, about, log_end
 from dray.worker.memory import memory_used
+from dray.worker.pace import Pace
 from dray.worker.pulse import Pulse
 from dray.worker.reports import Reports
 from dray.worker.run import Judge
@@ -63,6 +64,7 @@ class Executor:
         renews: bool = True,
         burst: bool = False,
         pulse: Pulse | None = None,
+        pace: Pace | None = None,
         accounts: Accounts | None = None,
         say: Callable[[Message], None] | None = None,
     ) -> None:
@@ -70,6 +72,7 @@ class Executor:
         self._broker, self._settings, self._name = broker, settings, session_name
         self._renews, self._burst, self._voice = renews, burst, Voice(say)
         self._loop = asyncio.get_running_loop()
+        self._pace = pace
         self._judge = Judge(app, settings, clock, random)
         self._runners = runners(self._judge)
         self._accounts = accounts or Accounts(wall=clock)
@@ -107,7 +110,7 @@ class Executor:
                     await self._turn()
                 else:
                     self._tell_stuck()
-                    await self._sleep(self._stop_at + LEAVE_PATIENCE)
+                    await self._sleep(min(self._stop_at + LEAVE_PATIENCE, self._next_start()))
             await self._leave()
         finally:
             await self._listener.close()
@@ -186,8 +189,16 @@ class Executor:
         if self._hungry or self._retiring or self._leaving:
             return 0
         free = self._settings.concurrency - len(self._runs) - len(self._zombies) + self._away
+        if self._pace is not None and free > 0:
+            free = min(free, self._pace.available())
         most = self._settings.max_jobs_per_process
         return free if most is None else min(free, most - self._started)
+
+    def _next_start(self) -> float:
+        """When the worker's own rate lets it ask for work again, if that is all it waits for."""
+        if self._pace is None or self._hungry:
+            return math.inf
+        return self._loop.time() + self._pace.wait()
 
     async def _turn(self) -> None:
         try:
@@ -231,7 +242,14 @@ class Executor:
 
     async def _take(self, session: Session, want: int, settling: bool = False) -> None:
         repeats = session.unanswered > 0
+        if self._pace is not None and not repeats:
+            want = self._pace.reserve(want)
+            if not want:  # another executor was quicker, or is just looking
+                await asyncio.sleep(0.001)
+                return
         taken = await session.take(self._settings.queues, self._filter, want)
+        if self._pace is not None:
+            self._pace.give_back(want - len(taken))
         if session is not self._session:
             return
         # What is being settled may make more jobs ready: in a burst, that is the last chance to see them.

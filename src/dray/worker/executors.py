@@ -50,6 +50,8 @@ class Launch(msgspec.Struct, frozen=True):
 
     command: Sequence[str]
     environment: Mapping[str, str] | None = None
+    fds: tuple[int, ...] = ()
+    """What it inherits beside channel, pulse and stacks."""
 
 
 Plan = Callable[[int, int, int, int], Launch]
@@ -113,7 +115,7 @@ class Executor:
             list(launch.command),
             env=launch.environment,
             stdin=subprocess.DEVNULL,
-            pass_fds=fds,
+            pass_fds=(*fds, *launch.fds),
             process_group=0,
         )
         self.pid = self._process.pid

@@ -38,7 +38,8 @@ def greeting(worker: str, settings: Settings, executors: int, tasks: Collection[
     if executors:
         lines += [
             f"  queues   {', '.join(settings.queues)}",
-            f"  running  {executors} process{'es' if executors > 1 else ''} × {settings.concurrency} jobs",
+            f"  running  {executors} process{'es' if executors > 1 else ''} × {settings.concurrency} jobs"
+            + ("" if settings.rate is None else f", at most {settings.rate}"),
             f"  tasks    {_listed(sorted(tasks))}",
         ]
     else:

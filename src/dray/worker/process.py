@@ -37,6 +37,7 @@ from dray.worker.contact import Contact
 from dray.worker.executor import Executor
 from dray.worker.guard import watch_peer
 from dray.worker.loops import new_event_loop, run_to_end
+from dray.worker.pace import Pace
 from dray.worker.pulse import Pulse
 from dray.worker.run import Judge
 from dray.worker.runners import OnLoop, Runners
@@ -118,6 +119,7 @@ class Process:
             renews=False,
             burst=config.burst,
             pulse=pulse,
+            pace=None if config.pace is None or settings.rate is None else Pace(settings.rate, config.pace),
             say=self._channel.send,
         )
         told, self._told = self._told, []

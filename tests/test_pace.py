@@ -1,0 +1,88 @@
+"""The rate of a worker: shared by its executors, never exceeded, and used up where there is work."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+from workshop import at_work, run, until
+
+from dray.app import App
+from dray.broker.verbs import Query
+from dray.job import State
+from dray.policy import Rate
+from dray.worker.pace import Pace
+
+
+@pytest.fixture
+def pace() -> Iterator[Pace]:
+    pace = Pace.make("2/h+3")
+    yield pace
+    pace.close()
+
+
+def test_what_was_reserved_counts_and_what_was_given_back_does_not(pace: Pace) -> None:
+    assert pace.wait() == math.inf
+    assert (pace.available(), pace.reserve(2), pace.available()) == (3, 2, 1)
+    assert pace.reserve(9) == 1
+    assert pace.reserve(1) == 0
+    assert 1790 < pace.wait() <= 1800
+    pace.give_back(2)
+    pace.give_back(0)
+    assert pace.available() == 2
+
+
+def test_whoever_is_in_the_way_costs_a_try_and_no_waiting(pace: Pace) -> None:
+    forking = multiprocessing.get_context("fork")
+    holds, let_go = forking.Event(), forking.Event()
+    other = forking.Process(target=_hold, args=(pace.fd, holds, let_go))
+    other.start()
+    try:
+        assert holds.wait(30)
+        assert pace.reserve(1) == 0
+        pace.give_back(1)
+        assert pace.available() == 3
+    finally:
+        let_go.set()
+        other.join()
+    assert pace.reserve(1) == 1
+
+
+def _hold(fd: int, holds: Event, let_go: Event) -> None:
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    holds.set()
+    let_go.wait(30)
+
+
+def test_an_executor_keeps_to_the_pace_and_uses_it(tmp_path: Path) -> None:
+    app = App("t", broker=f"sqlite:///{tmp_path}/q.db", concurrency=8, rate="40/s+2")
+
+    @app.task
+    async def quick() -> None: ...
+
+    async def main() -> list[int]:
+        broker, pace = await app.connect(), Pace.make("40/s+2")
+        await broker.put([app.envelope(quick.call()) for _ in range(30)])
+        async with at_work(app, broker, pace=pace):
+            await until(lambda: _done(app) == 30)
+        records = (await broker.find(Query(state=State.SUCCEEDED), limit=100)).records
+        pace.close()
+        await broker.close()
+        return sorted(record.started or 0 for record in records)
+
+    starts = run(main())
+    interval = Rate.parse("40/s+2").interval / 1000
+    for first, since in enumerate(starts):
+        for last in range(first, len(starts)):
+            count = last - first + 1
+            # The broker's clock and ours tick apart by less than a few milliseconds.
+            assert (count - 2) * interval <= starts[last] - since + 5
+
+
+def _done(app: App) -> int:
+    return len(app.jobs.find(state="succeeded"))
