@@ -21,8 +21,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "broker.memory broker.sqlite broker.redis",
         "broker",
         "settings roster stats",
-        "call context watching client info why twins task handle enqueuing operate external feed keys app"
-        " loading",
+        "call context watching client info why twins task handle enqueuing operate external feed keys"
+        " reconciling declaring schedules app loading",
         "worker",
         "history observe",
         "serve",

@@ -21,8 +21,8 @@ from dray.errors import (
     DecodeError,
     DrayError,
     DuplicateJob,
-    EnqueueLimited,
     EncodeError,
+    EnqueueLimited,
     ForeignStore,
     InvalidInput,
     InvalidSettings,
@@ -37,6 +37,8 @@ from dray.errors import (
     NewerVersion,
     QueueFull,
     ResultGone,
+    ScheduleExists,
+    ScheduleNotFound,
     SessionLost,
     SettingsWarning,
     TaskExit,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from dray.context import Context, Reject, Retry, current
     from dray.handle import JobHandle, aas_completed, agather, as_completed, gather
     from dray.info import JobInfo
+    from dray.schedules import ScheduleInfo
     from dray.task import Task
     from dray.why import Why
 
@@ -79,8 +82,8 @@ __all__ = [
     "DecodeError",
     "DrayError",
     "DuplicateJob",
-    "EnqueueLimited",
     "EncodeError",
+    "EnqueueLimited",
     "ForeignStore",
     "InvalidInput",
     "InvalidSettings",
@@ -99,6 +102,9 @@ __all__ = [
     "Reject",
     "ResultGone",
     "Retry",
+    "ScheduleExists",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "SessionLost",
     "SettingsWarning",
     "State",
@@ -128,6 +134,7 @@ _LAZY = {
     **dict.fromkeys(("Context", "Reject", "Retry", "current"), "dray.context"),
     **dict.fromkeys(("JobHandle", "aas_completed", "agather", "as_completed", "gather"), "dray.handle"),
     "JobInfo": "dray.info",
+    "ScheduleInfo": "dray.schedules",
     "Task": "dray.task",
     "Why": "dray.why",
 }

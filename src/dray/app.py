@@ -21,6 +21,7 @@ from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options
 from dray.client import Client, Link, forbid_on_worker_loop, opener, while_waiting
 from dray.codec import Codecs
 from dray.context import CURRENT, Context
+from dray.declaring import Declaring
 from dray.enqueuing import EnqueueMiddleware, through, through_many
 from dray.errors import DuplicateJob, EnqueueLimited, InvalidInput, QueueFull, UnknownTaskWarning
 from dray.external import External
@@ -29,6 +30,7 @@ from dray.handle import JobHandle
 from dray.job import Job, check_name
 from dray.keys import Keys
 from dray.operate import Dead, Jobs, Queues, Workers
+from dray.schedules import Schedules
 from dray.settings import Loaded, Settings, load
 from dray.stats import Stats, read_stats
 from dray.task import CoroutineTask, PlainTask, Task, TaskOptions, TaskSettings, is_async
@@ -53,7 +55,7 @@ class _Nobody:
     """For type checkers: no parameter is annotated with it, so only one that takes anything takes it."""
 
 
-class App:
+class App(Declaring):
     """Tasks, a broker, and everything that can be done with both.
 
         app = App("shop")                                        # the embedded broker, nothing to install
@@ -78,6 +80,7 @@ class App:
         self.clock: Callable[[], int] = _wall_clock
         self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
         self.events, self.keys, self.external = Events(self), Keys(self), External(self)
+        self.schedules, self.declarations = Schedules(self), {}
         self._lifespan: Lifespan | None = None
 
     def __repr__(self) -> str:

@@ -30,6 +30,8 @@ DrayError
 ├── QueueFull                      a bounded queue refused the job
 │   └── EnqueueLimited             a queue takes no more jobs at this rate
 ├── UnknownTask                    no task of that name is registered
+├── ScheduleNotFound               no schedule has that name
+├── ScheduleExists                 a schedule has that name already
 ├── AppNotFound                    the app that a command names cannot be imported
 ├── WouldBlock                     a blocking call where it would stop the worker's event loop
 └── TaskExit                       raised inside a task to say how the run ends (dray.context)
@@ -257,6 +259,23 @@ class UnknownTask(DrayError):
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are: {shown or 'none'}"
         super().__init__(f"no task is named {name!r}; {hint}")
         self.name, self.near = name, tuple(near)
+
+
+class ScheduleNotFound(DrayError):
+    """There is no schedule of that name."""
+
+    def __init__(self, name: str, near: Sequence[str] = ()) -> None:
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        super().__init__(f"no schedule is named {name!r}{hint}")
+        self.name, self.near = name, tuple(near)
+
+
+class ScheduleExists(DrayError):
+    """There is a schedule of that name already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"a schedule is named {name!r} already: change or delete it, or take another name")
+        self.name = name
 
 
 class AppNotFound(DrayError):
