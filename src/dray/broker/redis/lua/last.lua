@@ -4,5 +4,5 @@
 -- ARGV[3] session
 -- returns {request, how many jobs earlier queues gave}
 local stored = call('HGET', Q .. 't', ARGV[3])
-local last = stored and cmsgpack.unpack(stored) or { q = 0, o = 0 }
-return { last.q, last.o }
+local request, offset = string.match(stored or '0 0\n', '^(%d+) (%d+)\n')
+return { tonumber(request), tonumber(offset) }

@@ -2,7 +2,7 @@
 -- uses: base job line moves
 --
 -- `s` HASH session -> {e epoch, l lease, x expires}: the lease, copied to every queue the session takes from, so that taking
---     is fenced without a look elsewhere; `t` HASH session -> {q request, o offset, a {"run id", ...}}: its last reply
+--     is fenced without a look elsewhere; `t` HASH session -> "request offset\nrun id\n...": its last reply
 --
 -- ARGV[3] session  [4] request  [5] how many jobs earlier queues gave to this request  [6] want
 -- ARGV[7..9] filter: version, tasks, priorities   [10] '' or "epoch,lease,expires" to enrol the session with
@@ -126,8 +126,7 @@ end
 
 -- The last reply again, less what is not held any more.
 local function again(last)
-  for _, ref in ipairs(last) do
-    local number, id = string.match(ref, '^(%d+) (.*)$')
+  for number, id in string.gmatch(last, '(%d+) ([^\n]*)') do
     local run = tonumber(number)
     local job = load(id)
     local held = false
@@ -150,9 +149,10 @@ local known_session = call('HGET', Q .. 's', session)
 if not known_session then return { 'unknown' } end
 if now >= cmsgpack.unpack(known_session).x then return { 'lost' } end
 local stored = call('HGET', Q .. 't', session)
-local last = stored and cmsgpack.unpack(stored) or { q = 0 }
-if request < last.q then return { 'old', last.q } end
-if request == last.q then return again(last.a) end
+local number, gave = string.match(stored or '0 0\n', '^(%d+) %d+\n(.*)$')
+local last = tonumber(number)
+if request < last then return { 'old', last } end
+if request == last then return again(gave) end
 
 promote(1000)
 unblock_due()
@@ -166,7 +166,7 @@ if want > 0 then
 end
 if #refs > 0 then many('SADD', Q .. 'h:' .. session, refs) end
 if #texts > 0 then many('HSET', Q .. 'head', texts) end
-call('HSET', Q .. 't', session, cmsgpack.pack({ q = request, o = tonumber(ARGV[5]), a = refs }))
+call('HSET', Q .. 't', session, ARGV[4] .. ' ' .. ARGV[5] .. '\n' .. table.concat(refs, '\n'))
 if #given == 0 then return { 'fresh', fresh, aftermath() } end
 in_full()
 return { 'ok', given, aftermath() }

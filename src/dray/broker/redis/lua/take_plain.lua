@@ -1,0 +1,104 @@
+-- take_plain: the short way through `take`, for a queue in which nothing is due, held back, offered, limited or set, from
+-- lanes without group and keys, of jobs that start for the first time. What else there is goes the whole way, and finds
+-- nothing changed: all is read before anything is written.
+--
+-- The same arguments and reply as take.
+local function plainly()
+  local Q, call, session, want = KEYS[1], redis.call, ARGV[3], tonumber(ARGV[6])
+  if ARGV[10] ~= '' or want > 1000 then return end
+  local lease, last = call('HGET', Q .. 's', session), call('HGET', Q .. 't', session)
+  if not lease or (last and tonumber(string.match(last, '^%d+')) >= tonumber(ARGV[4])) then return end
+  local now, at = tonumber(ARGV[1]), ARGV[1]
+  if not now then
+    local time = call('TIME')
+    at = string.format('%s%03d', time[1], math.floor(time[2] / 1000))
+    now = tonumber(at)
+  end
+  if now >= cmsgpack.unpack(lease).x then return end
+  if call('EXISTS', Q .. 'blocked', Q .. 'offer', Q .. 'set', Q .. 'class') > 0 then return end
+  if call('ZCOUNT', Q .. 'due', '-inf', at) > 0 then return end
+
+  -- Names have no characters that JSON writes otherwise.
+  local version, tasks, priorities = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+  local function open(class)
+    local priority, task, needs = string.match(class, '^(%d+)|(.-)|(%d+)$')
+    if tonumber(needs) > version
+      or (tasks ~= '' and not string.find(tasks, '"' .. task .. '":', 1, true))
+      or (priorities ~= '' and not string.find(priorities, '"' .. priority .. '":', 1, true)) then
+      return nil
+    end
+    return { class = class, priority = priority, task = task, lane = class .. '\n\n\n' }
+  end
+
+  local fresh, refs, texts, parts = {}, {}, {}, {}
+  -- Whether all it gives are plain.
+  local function read(part)
+    local ids = call('ZRANGE', Q .. 'l:' .. part.lane, 0, want, 'WITHSCORES')
+    local names = {}
+    for i = 1, math.min(#ids, 2 * want), 2 do names[#names + 1] = ids[i] end
+    local heads, bodies = call('HMGET', Q .. 'head', unpack(names)), call('HMGET', Q .. 'job', unpack(names))
+    local n = #refs
+    for i, id in ipairs(names) do
+      local body = bodies[i]
+      if heads[i] or not body then return false end
+      local a = string.sub(body, -string.byte(body, -2) * 256 - string.byte(body, -1) - 2, -3)
+      if string.find(a, '\n', 17, true) then return false end
+      local place = 2 * (n + i)
+      refs[n + i] = '1 ' .. id
+      fresh[place - 1], fresh[place] = id, body
+      texts[place - 1], texts[place] = id, 'h1 ' .. ids[2 * i] .. ' ' .. at .. ' ' .. session .. '\n' .. a
+    end
+    part.took, part.head = #names, ids[2 * #names + 2]
+    want = want - #names
+    parts[#parts + 1] = part
+    return true
+  end
+
+  -- One priority after the other; in it, who has the oldest head comes first.
+  local index, i = call('ZRANGE', Q .. 'index', 0, -1), 1
+  while want > 0 and index[i] do
+    local band, priority = {}, string.match(index[i], '^%d+')
+    while index[i] and string.match(index[i], '^%d+') == priority do
+      local part = open(index[i])
+      if part then
+        local groups = call('ZRANGE', Q .. 'r:' .. part.class, 0, 1)
+        local lanes = call('ZRANGE', Q .. 'g:' .. part.class .. '\n', 0, 1, 'WITHSCORES')
+        if #groups ~= 1 or groups[1] ~= '' or #lanes ~= 2 or lanes[1] ~= part.lane then return end
+        part.first = tonumber(lanes[2])
+        band[#band + 1] = part
+      end
+      i = i + 1
+    end
+    if #band > 1 then table.sort(band, function(one, other) return one.first < other.first end) end
+    for _, part in ipairs(band) do
+      if want > 0 and not read(part) then return end
+    end
+  end
+
+  if #refs > 0 then
+    call('HSET', Q .. 'head', unpack(texts))
+    call('SADD', Q .. 'h:' .. session, unpack(refs))
+    for _, part in ipairs(parts) do
+      local lane, group = Q .. 'l:' .. part.lane, Q .. 'g:' .. part.class .. '\n'
+      if part.head then
+        call('ZREMRANGEBYRANK', lane, 0, part.took - 1)
+        call('ZADD', group, part.head, part.lane)
+      else
+        call('DEL', lane, group, Q .. 'r:' .. part.class)
+        call('ZREM', Q .. 'index', part.class)
+      end
+      call('HINCRBY', Q .. 'running', 't:' .. part.task, part.took)
+    end
+    call('HINCRBY', Q .. 'running', 'q', #refs)
+    call('HINCRBY', Q .. 'counts', 'h', #refs)
+    if call('HINCRBY', Q .. 'counts', 'r', -#refs) == 0 then call('HDEL', Q .. 'counts', 'r') end
+    local number, told = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #refs)
+    call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / told))),
+      number .. '-0', 'a', at, 'e', 't' .. table.concat(refs, '\nt'))
+  end
+  call('HSET', Q .. 't', session, ARGV[4] .. ' ' .. ARGV[5] .. '\n' .. table.concat(refs, '\n'))
+  return { 'fresh', fresh, { 0, {}, {} } }
+end
+
+local quick = plainly()
+if quick then return quick end
