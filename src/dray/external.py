@@ -115,11 +115,16 @@ class _Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     run: int
     lease: int
     suspect: bool = False
+    seal: bytes = b""
+    """Which job it belongs to: tokens that were mixed up are found out."""
 
     @property
     def session(self) -> str:
         # A hash: sessions are shown to whoever may look at jobs, which must not make them holders.
         return f"external:{hashlib.sha256(self.secret).hexdigest()[:32]}"
+
+    def seal_of(self, id: str) -> bytes:
+        return hashlib.sha256(self.secret + id.encode("utf-8", "surrogatepass")).digest()[:8]
 
     def text(self) -> str:
         return base64.urlsafe_b64encode(_pack(self)).rstrip(b"=").decode("ascii")
@@ -129,13 +134,17 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(_Token).decode
 
 
-def _read_token(text: object) -> _Token:
+def _read_token(id: object, text: object) -> _Token:
+    name = check_word("id", id)
     try:
         if not isinstance(text, str) or len(text) > 256:
             raise ValueError(text)
-        return _unpack(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
+        token = _unpack(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
     except (ValueError, msgspec.MsgspecError):
         raise InvalidInput("token", text, "the token that came with the job is allowed") from None
+    if token.seal != token.seal_of(name):
+        raise LeaseLost(name)
+    return token
 
 
 class External(Desk):
@@ -173,11 +182,11 @@ class External(Desk):
 
         Repeating the call changes nothing. Raises `LeaseLost` if the run is not valid any more.
         """
-        app, held = self._app, _read_token(token)
+        app, held = self._app, _read_token(id, token)
         data = app.codecs.encode_value(
             result, codec=codec or app.settings.codec, limit=app.settings.max_result
         )
-        outcome = Outcome(id=_id(id), run=held.run, kind=OutcomeKind.SUCCEEDED, result=data)
+        outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.SUCCEEDED, result=data)
         return await _settle(link.broker, held, outcome)
 
     async def _nack(
@@ -196,18 +205,18 @@ class External(Desk):
         its retries are used up. `dead`: it is not tried again. `give_back`: it was not run after all; same
         place in line, no attempt used. `crashed`: alone in a process of its own, it killed that.
         """
-        held, told = _read_token(token), _read_error(error)
+        held, told = _read_token(id, token), _read_error(error)
         wait = None if delay is None else parse_duration("delay", delay)
         if wait is not None and how != "retry":
             raise InvalidInput("delay", delay, "it is for how=retry only")
         if how == "give_back":
-            outcome = Outcome(id=_id(id), run=held.run, kind=OutcomeKind.GIVE_BACK)
+            outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.GIVE_BACK)
         elif how == "crashed":
-            outcome = Outcome(id=_id(id), run=held.run, kind=OutcomeKind.CRASHED, error=told)
+            outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.CRASHED, error=told)
         elif how == "dead":
-            outcome = _dead(_id(id), held.run, told, "rejected")
+            outcome = _dead(id, held.run, told, "rejected")
         elif how == "retry":
-            outcome = await self._failure(link.broker, _id(id), held, told, wait)
+            outcome = await self._failure(link.broker, id, held, told, wait)
         else:
             raise InvalidInput("how", how, "one of retry, dead, give_back, crashed is allowed")
         return await _settle(link.broker, held, outcome)
@@ -225,15 +234,15 @@ class External(Desk):
 
         Raises `LeaseLost` if it is not held any more: then stop it, somebody else may run it.
         """
-        broker, held = link.broker, _read_token(token)
+        broker, held = link.broker, _read_token(id, token)
         length = held.lease if lease is None else self._lease(lease)
-        reports = () if progress is None else (Report(_id(id), held.run, progress),)
+        reports = () if progress is None else (Report(id, held.run, progress),)
         now = self._app.now()
         (heard,) = await broker.renew([Beat(held.session, length, reports)])
         if heard.epoch != held.epoch:
             await broker.release(held.session, suspect=False)  # it was gone: this has just opened it anew
             raise LeaseLost(id)
-        (record,) = await broker.get([_id(id)])
+        (record,) = await broker.get([id])
         if not _holds(record, held):
             raise LeaseLost(id)
         return Extended(moment(now + length), record is not None and record.cancel is not None)
@@ -241,9 +250,9 @@ class External(Desk):
     async def _release(self, link: Link, id: str, token: str) -> int:
         """Give it back, with all jobs of the same fetch that are still held: same place in line, no attempt
         used. Returns how many they were."""
-        held = _read_token(token)
+        held = _read_token(id, token)
         if held.suspect:
-            await link.broker.doc(_MARK, _id(id), None)
+            await link.broker.doc(_MARK, id, None)
         return await link.broker.release(held.session, suspect=False)
 
     fetch, afetch = blocks(_fetch), awaits(_fetch)
@@ -392,7 +401,9 @@ class _Fetch:
         until: datetime,
     ) -> HeldJob:
         job = taken.job
-        token = msgspec.structs.replace(self._token, run=taken.run, suspect=taken.suspect)
+        token = msgspec.structs.replace(
+            self._token, run=taken.run, suspect=taken.suspect, seal=self._token.seal_of(job.id)
+        )
         return HeldJob(
             id=job.id,
             token=token.text(),
@@ -452,10 +463,6 @@ def _holds(record: Record | None, held: _Token) -> bool:
 
 def _unknown(id: str) -> JobNotFound:
     return JobNotFound(id, f"no job {id}: it never was, or it was deleted")
-
-
-def _id(value: object) -> str:
-    return check_word("id", value)
 
 
 def _names(field: str, given: object) -> tuple[str, ...]:
