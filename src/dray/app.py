@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -77,7 +76,7 @@ class App(Declaring):
         self.run_middleware: tuple[RunMiddleware, ...] = ()
         self.enqueue_middleware_chain: tuple[EnqueueMiddleware, ...] = ()
         self.client = Client(self._opener())
-        self.clock: Callable[[], int] = _wall_clock
+        self.clock: Callable[[], int] = self._broker_time
         self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
         self.events, self.keys, self.external = Events(self), Keys(self), External(self)
         self.schedules, self.declarations = Schedules(self), {}
@@ -381,8 +380,11 @@ class App(Declaring):
         return JobHandle(self, id, task, queue)
 
     def now(self) -> int:
-        """The time, in milliseconds since the epoch; tests may have set it."""
+        """The broker's time, in milliseconds since the epoch; tests may have set it."""
         return self.clock()
+
+    def _broker_time(self) -> int:
+        return self.client.clock()
 
     async def connect(self, *, blocking: bool = False) -> Broker:
         """A broker object of one's own, for who wants the verbs themselves."""
@@ -475,7 +477,3 @@ def _prepare(folder: Path) -> None:
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n")
-
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000_000

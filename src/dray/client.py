@@ -264,6 +264,10 @@ def _let_go(broker: Broker) -> None:
         run_blocking(broker.close())
 
 
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
 Opener = Callable[[bool], Coroutine[Any, Any, Broker]]
 """Opens a broker object; the argument says whether it must never suspend."""
 
@@ -291,6 +295,11 @@ class Client:
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AwaitedLink] = (
             weakref.WeakKeyDictionary()
         )
+        self._clock: Callable[[], int] = _wall_clock
+
+    def clock(self) -> int:
+        """The broker's time, as the link opened last knows it; before there is one, the machine's."""
+        return self._clock()
 
     def block(
         self,
@@ -319,6 +328,7 @@ class Client:
                 # its end, which closed it before somebody's last word.
                 link.close()
             link = self._local.link = BlockingLink(run_blocking(self.open(True)))
+            self._clock = link.broker.clock
         return link
 
     async def loop_link(self) -> AwaitedLink:
@@ -336,6 +346,7 @@ class Client:
                 await broker.close()
                 return raced
             link = self._loops[loop] = AwaitedLink(broker)
+            self._clock = broker.clock
         return link
 
     def close(self) -> None:

@@ -51,6 +51,8 @@ class Do(Word, frozen=True, tag=True, array_like=True):
     taken: Taken
     timeout: float
     """Seconds. The executor keeps the time; the child needs it for words."""
+    now: int
+    """The broker's time, which a child has no other way to know."""
 
 
 class Halt(Word, frozen=True, tag=True, array_like=True):
@@ -141,6 +143,8 @@ class Child:
         self._settings, self._connection = settings, connection
         self._sending = threading.Lock()
         self._live: Live | None = None
+        self._ahead = 0
+        """Milliseconds by which the broker's clock is ahead of our steady one."""
         self._use = Use()
         self._judge: Judge
         self._on_loop: Runner
@@ -151,14 +155,18 @@ class Child:
         async with self.app.open_lifespan() as state:
             self.state = state
             dice = random.Random()  # noqa: S311 (jitter)
-            judge = self._judge = Judge(self.app, self._settings, _wall_clock, dice.random)
+            judge = self._judge = Judge(self.app, self._settings, self._clock, dice.random)
             threads = self._threads = Threads(judge)
             self._on_loop = OnLoop(judge, threads.call, threads)
             threading.Thread(target=self._read, args=(loop,), name="dray orders", daemon=True).start()
             self.send(Ready())
             await loop.create_future()  # it ends by being killed, or with its executor
 
+    def _clock(self) -> int:
+        return self._ahead + _steady()
+
     def _do(self, order: Do) -> None:
+        self._ahead = order.now - _steady()
         taken = order.taken
         task = self.app.tasks[taken.job.task]
         live = self._live = Live(self, task, taken, (taken.job.id, taken.run), order.timeout)
@@ -230,8 +238,8 @@ def _receive(connection: socket.socket) -> bytes:
         return b""
 
 
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000_000
+def _steady() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def main() -> None:

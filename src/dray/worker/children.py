@@ -116,7 +116,7 @@ class _Child(asyncio.Protocol):
     def _send_job(self) -> None:
         if self._ready and self._transport is not None and self.live is not None and not self.sent:
             self.sent = True
-            self._transport.write(framed(Do(self.live.taken, self.live.timeout)))
+            self._transport.write(framed(Do(self.live.taken, self.live.timeout, self.judge.now())))
 
     def halt(self) -> None:
         """Ask the job to stop; once, then its process is killed."""

@@ -113,7 +113,7 @@ class Process:
             settings=settings,
             session_name=f"{config.worker}/{config.number}",
             runners=self._runners,
-            clock=_wall_clock,
+            clock=broker.clock,
             random=dice.random,
             state=state,
             renews=False,
@@ -190,10 +190,6 @@ def _heed_no_signals(stacks: int) -> None:
 
 def _deaf(signum: int, at: FrameType | None) -> None:
     """Not SIG_IGN: what a task starts would inherit that, and could not be terminated any more."""
-
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ class Judge:
         self, app: App, settings: Settings, clock: Callable[[], int], random: Callable[[], float]
     ) -> None:
         self.middleware = app.run_middleware
-        self._clock, self._random = clock, random
+        self.now, self._random = clock, random
         self._decode, self._encode = app.codecs.decode_call, app.codecs.encode_value
         self._none = app.codecs.encode_value(None)
         self._backoff = Backoff.parse(settings.backoff)
@@ -138,7 +138,7 @@ class Judge:
         if taken.attempt > taken.job.retries:
             times = "1 attempt" if taken.attempt == 1 else f"{taken.attempt} attempts"
             return self._dead(live, told, f"failed: {short} ({times})")
-        at = self._clock() + self._delay(live, error)
+        at = self.now() + self._delay(live, error)
         return Outcome(id=taken.job.id, run=taken.run, kind=OutcomeKind.RETRY, at=at, error=told)
 
     def crashed(self, live: Live, message: str) -> Outcome:
