@@ -41,8 +41,10 @@ def stats(**averages: float) -> dict[str, TaskStats]:
 def test_workers_are_added_up_and_told_apart(tmp_path: Path) -> None:
     async def main() -> None:
         broker = await connect(f"sqlite:///{tmp_path}/q.db", "shop")
-        await write_tallies(broker, "ann", WorkerTallies(seen=1, tasks={"mail": tally(0.1, 0.1, failed=1)}))
-        await write_tallies(broker, "bob", WorkerTallies(seen=1, tasks={"mail": tally(0.5, memory=7)}))
+        await write_tallies(
+            broker, "ann", WorkerTallies(seen=1, tasks={"mail": tally(0.1, 0.1, failed=1)}), 0
+        )
+        await write_tallies(broker, "bob", WorkerTallies(seen=1, tasks={"mail": tally(0.5, memory=7)}), 0)
         await write_past(broker, Past(tasks={"old": tally(3.0)}), 0)
         await write_second_runs(broker, "mail", SecondRuns(launched=3, won=2, wasted=1), 0)
         await broker.doc(KIND, "newer", b"\xc1 of another version")
@@ -62,7 +64,7 @@ def test_workers_are_added_up_and_told_apart(tmp_path: Path) -> None:
 def test_a_worker_that_was_taken_over_is_not_counted_twice(tmp_path: Path) -> None:
     async def main() -> None:
         broker = await connect(f"sqlite:///{tmp_path}/q.db", "shop")
-        await write_tallies(broker, "ann", WorkerTallies(seen=1, tasks={"mail": tally(0.1)}))
+        await write_tallies(broker, "ann", WorkerTallies(seen=1, tasks={"mail": tally(0.1)}), 0)
         assert await write_past(broker, Past(tasks={"mail": tally(0.1)}, taken_over=("ann",)), 0)
         assert not await write_past(broker, Past(), 0), "somebody else was faster"
         assert (await read_stats(broker)).tasks["mail"].runs == 1

@@ -54,6 +54,12 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     executors: tuple[ExecutorInfo, ...] = ()
     leader: bool = False
     """Whether it does the duties (sweeping and the like) for all."""
+    average: float | None = None
+    """Seconds that its runs took lately; None before the first has ended."""
+    lag: float = 0.0
+    """Seconds by which one of its event loops was late at most, within the last minute."""
+    stalls: int = 0
+    """How often a job kept one of its event loops from turning for over a second."""
 
     @property
     def running(self) -> int:

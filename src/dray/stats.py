@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from dray.broker.verbs import Broker
+from dray.broker.verbs import Broker, DocReply
 from dray.durations import Sketch
 
 KIND: Final = "stats"
@@ -162,8 +162,8 @@ _read_past = msgspec.msgpack.Decoder(Past).decode
 _read_second = msgspec.msgpack.Decoder(SecondRuns).decode
 
 
-async def write_tallies(broker: Broker, worker: str, tallies: WorkerTallies) -> None:
-    await broker.doc(KIND, worker, _encode(tallies), ttl=KEEP)
+async def write_tallies(broker: Broker, worker: str, tallies: WorkerTallies, version: int) -> DocReply:
+    return await broker.doc(KIND, worker, _encode(tallies), expect_version=version, ttl=KEEP)
 
 
 async def read_tallies(broker: Broker) -> tuple[dict[str, WorkerTallies], Past, int]:

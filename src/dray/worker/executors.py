@@ -35,6 +35,8 @@ from dray.worker.pulse import Pulse
 LAST_WORDS: Final = 0.5
 """Seconds to wait for messages of a process that has ended; they are in the socket already."""
 DUMP_WAIT: Final = 1.0
+STACKS_MAX: Final = 1 << 20
+"""Bytes of stacks after which the file is begun anew."""
 SILENCE: Final = 2_500_000_000
 """Nanoseconds: an event loop that has not turned for ten beats does not answer."""
 LINGER: Final = 5_000_000_000
@@ -203,6 +205,9 @@ class Executor:
         """The stacks of all its threads; empty if it does not even answer a signal."""
         handle = self._stacks.fileno()
         before = os.fstat(handle).st_size
+        if before > STACKS_MAX:
+            os.ftruncate(handle, 0)
+            before = os.lseek(handle, 0, os.SEEK_SET)  # the executor writes where this stands: it is one file
         if not self._signal(signal.SIGUSR1):
             return ""
         size, deadline = before, clock.now() + int(DUMP_WAIT * 1e9)

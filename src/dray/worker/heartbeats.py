@@ -98,4 +98,4 @@ def _lasting(info: WorkerInfo) -> WorkerInfo:
         msgspec.structs.replace(one, beat_age=0, tried_age=None if one.tried_age is None else 0)
         for one in info.executors
     )
-    return msgspec.structs.replace(info, seen=0, executors=executors)
+    return msgspec.structs.replace(info, seen=0, executors=executors, average=None, lag=0.0)

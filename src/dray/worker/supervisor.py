@@ -25,7 +25,7 @@ from dray.roster import WorkerInfo
 from dray.settings import Settings
 from dray.worker import pulse as clock
 from dray.worker.burst import nothing_left
-from dray.worker.channel import Message, Started
+from dray.worker.channel import Measured, Message, Started
 from dray.worker.duties import Duties, Duty, Sweep
 from dray.worker.endings import Endings
 from dray.worker.executors import Executor, Plan
@@ -36,6 +36,8 @@ from dray.worker.lifeline import Lifeline
 from dray.worker.posts import Posts, Rules
 from dray.worker.reload import Watch
 from dray.worker.schedules import Schedules
+from dray.worker.stalls import Stalls
+from dray.worker.stats import Archive, Books
 
 TICK: Final = 0.5
 """Seconds between looks at the pulses."""
@@ -82,7 +84,7 @@ def executors_of(settings: Settings) -> int:
 
 def duties_of(settings: Settings) -> list[Duty]:
     """What a worker of this mode does for all while it leads."""
-    duties: list[Duty] = [Sweep(settings.sweep_interval)]
+    duties: list[Duty] = [Sweep(settings.sweep_interval), Archive(settings.lease)]
     if settings.schedules:
         duties.append(Schedules(settings.lease, settings.durability))
     return duties
@@ -107,6 +109,7 @@ class Supervisor:
         self._plan = plan or plan_for(app_path, settings, self.id, burst=burst)
         self._size = executors_of(settings)
         self._began = _wall_clock()
+        self._books = Books(self.id)
         self._state: Literal["running", "stopping"] = "running"
         self._reason: str | None = None
         """Why it cannot work."""
@@ -190,6 +193,7 @@ class Supervisor:
         posts.fill()
         for work in (beats.renew_for_ever, beats.tell_for_ever, self._duties.run, self._watch):
             self._begin(work)
+        self._begin(lambda: self._books.tell_for_ever(line, settings.heartbeat))
         if self._burst:
             self._begin(lambda: self._watch_burst(line))
         if code is not None:
@@ -199,7 +203,7 @@ class Supervisor:
         await self._stop.wait()
         await self._wind_down(posts)
         await self._end_work()
-        await self._say_goodbye(beats)
+        await self._say_goodbye(line, beats)
 
     # stopping
 
@@ -233,9 +237,10 @@ class Supervisor:
                 async with asyncio.timeout(left):
                     await posts.news.wait()
 
-    async def _say_goodbye(self, beats: Heartbeats) -> None:
+    async def _say_goodbye(self, line: Lifeline, beats: Heartbeats) -> None:
         with contextlib.suppress(BrokerError, OSError):  # then it all runs out by itself
             async with asyncio.timeout(MARGIN):
+                await self._books.tell(line)
                 await self._duties.give_up()
                 await beats.leave(self.id)
 
@@ -277,6 +282,7 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Kill executors that hang. After we were stopped ourselves, they get time to show that they live."""
+        stalls = Stalls(self._books, self._begin)
         last = since = 0
         while True:
             await asyncio.sleep(TICK)
@@ -288,6 +294,8 @@ class Supervisor:
                 why = executor.trouble(now, self._settings.stall_limit * 1_000_000, since)
                 if why is not None:
                     self._posts.put_down(executor, why)
+                stalls.look(executor, executor.silence(now, since))
+            stalls.forget(self._posts.executors)
 
     async def _watch_burst(self, line: Lifeline) -> None:
         pause = TICK
@@ -326,6 +334,8 @@ class Supervisor:
             self._tasks = frozenset(name for name in message.tasks if allowed is None or name in allowed)
             self._greet()
             self._beats.tell_soon()
+        elif isinstance(message, Measured):
+            self._books.hear(message)
 
     def _greet(self) -> None:
         if not self._greeted:
@@ -354,6 +364,9 @@ class Supervisor:
             state=self._state,
             executors=tuple(executor.info(now) for executor in self._posts.executors),
             leader=self._duties.leader,
+            average=self._books.average,
+            lag=self._books.lag,
+            stalls=self._books.stalls,
         )
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
