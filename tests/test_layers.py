@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for layer in (
         "errors",
         "job",
-        "duration durations policy values hints codec cron schedule flow",
+        "duration durations policy values hints codec cron_words cron schedule flow",
         "broker.blocking broker.verbs broker.checks broker.repairs",
         "broker.memory broker.sqlite broker.redis",
         "broker",

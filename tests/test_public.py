@@ -43,6 +43,8 @@ ERRORS = {
     "NewerVersion",
     "QueueFull",
     "ResultGone",
+    "ScheduleExists",
+    "ScheduleNotFound",
     "SessionLost",
     "SettingsWarning",
     "TaskExit",
@@ -53,7 +55,8 @@ ERRORS = {
     "WouldBlock",
 }
 LATE = {
-    *("App", "Broker", "Call", "Codecs", "Context", "JobHandle", "JobInfo", "Reject", "Retry", "Task", "Why"),
+    *("App", "Broker", "Call", "Codecs", "Context", "JobHandle", "JobInfo", "Reject", "Retry"),
+    *("ScheduleInfo", "Task", "Why"),
     *("aas_completed", "agather", "as_completed", "connect", "current", "gather"),
 }
 """What is loaded when it is first asked for."""

@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from dray.cron_words import in_words, interval_in_words
 from dray.duration import MAX_DURATION, format_duration, parse_duration
 from dray.errors import InvalidInput
 
@@ -86,12 +87,11 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
     def describe(self) -> str:
         """In plain words.
 
-        >>> Cron("*/5 * * * *").describe()
-        'every 5th minute of every hour'
+        >>> Cron("0 3 * * MON-FRI", "Europe/London").describe()
+        'at 03:00 on Monday to Friday, Europe/London time'
         """
-        words = _calendar(self.expression).explain()
-        zone = "" if self.tz == "UTC" else f", {self.tz} time"
-        return words[0].lower() + words[1:] + zone
+        words = in_words(ALIASES.get(self.expression, self.expression).split())
+        return words if self.tz == "UTC" else f"{words}, {self.tz} time"
 
     def __str__(self) -> str:
         return self.expression
@@ -123,9 +123,9 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
         """In plain words.
 
         >>> Every(90_000).describe()
-        'every 1m30s'
+        'every 1 minute 30 seconds'
         """
-        return f"every {format_duration(self.interval)}"
+        return interval_in_words(self.interval)
 
     def __str__(self) -> str:
         return format_duration(self.interval)

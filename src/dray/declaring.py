@@ -128,8 +128,7 @@ class Declaring:
         `started` is when the worker was started (milliseconds since the epoch): it does not undo what a
         worker that was started later has declared.
         """
-        now = cast("App", self).now()
-        return await reconcile(link.broker, self.declared_schedules(), now, started=started)
+        return await reconcile(link.broker, self.declared_schedules(), started=started)
 
     reconcile_schedules = blocks(_reconcile_schedules)
     areconcile_schedules = awaits(_reconcile_schedules)

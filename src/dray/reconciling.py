@@ -29,7 +29,7 @@ from dray.broker.verbs import Broker, Doc
 from dray.duration import HOUR
 from dray.errors import DecodeError
 from dray.roster import WorkerInfo, read_workers
-from dray.schedule import KIND, Schedule, decode, encode
+from dray.schedule import KIND, NEWS, Schedule, decode, encode
 
 UNDECLARED_FOR: Final = HOUR
 """How long a schedule stays whose task no worker knows any more."""
@@ -63,13 +63,18 @@ async def read_schedule(broker: Broker, name: str) -> tuple[Schedule | None, int
     return _content((await broker.doc(KIND, name)).doc)
 
 
+async def announce(broker: Broker) -> None:
+    """Let whoever runs schedules look at them again."""
+    await broker.doc(*NEWS, b"")
+
+
 async def rewrite(
     broker: Broker, name: str, change: Callable[[Schedule | None], Schedule | None]
 ) -> Schedule | None:
     """Change a schedule, again and again until nobody else did in between; returns it as it stands now.
 
     `change` gets it as it is (None: there is none) and returns what it is to be (None: to be deleted; the
-    same: nothing to do).
+    same: nothing to do). To be announced, if it concerns when the schedule is due.
     """
     doc = (await broker.doc(KIND, name)).doc
     while True:
@@ -89,14 +94,15 @@ def _content(doc: Doc | None) -> tuple[Schedule | None, int]:
 
 
 async def reconcile(
-    broker: Broker, declared: Sequence[Schedule], now: int, *, started: int | None = None
+    broker: Broker, declared: Sequence[Schedule], now: int | None = None, *, started: int | None = None
 ) -> Reconciled:
     """Write what code declares, keep what is known of it, and remove what no code declares any more.
 
     `started` is when the worker was started, which for a process that replaces another is before now.
     """
+    there = {schedule.name: schedule for schedule, _ in await read_schedules(broker)}
+    now = broker.clock() if now is None else now
     since = now if started is None else started
-    there = dict(_named(await read_schedules(broker)))
     created, changed, refused = [], [], []
     for schedule in declared:
         before = there.get(schedule.name)
@@ -109,14 +115,12 @@ async def reconcile(
                 created.append(schedule.name)
             elif replace(after, declared=before.declared, undeclared=before.undeclared) != before:
                 changed.append(schedule.name)
+    if created or changed:
+        await announce(broker)
     removed = await remove_undeclared(broker, now, spared={schedule.name for schedule in declared})
     return Reconciled(
         created=tuple(created), changed=tuple(changed), refused=tuple(refused), removed=tuple(removed)
     )
-
-
-def _named(found: list[tuple[Schedule, int]]) -> list[tuple[str, Schedule]]:
-    return [(schedule.name, schedule) for schedule, _ in found]
 
 
 async def _write(broker: Broker, schedule: Schedule, now: int, since: int) -> None:
@@ -154,16 +158,18 @@ def _merged(before: Schedule | None, declared: Schedule, now: int, since: int) -
     return replace(after, declared=since, undeclared=None)
 
 
-async def remove_undeclared(broker: Broker, now: int, *, spared: set[str] | None = None) -> list[str]:
+async def remove_undeclared(
+    broker: Broker, now: int | None = None, *, spared: set[str] | None = None
+) -> list[str]:
     """Remove schedules that no code declares any more, see above. To be called now and then."""
     there = [schedule for schedule, _ in await read_schedules(broker)]
     doubtful = [one for one in there if one.origin == "code" and one.name not in (spared or ())]
     if not doubtful:
         return []
     workers = [worker for worker in await read_workers(broker) if worker.tasks]
-    removed = []
+    at, removed = broker.clock() if now is None else now, []
     for schedule in doubtful:
-        after = await rewrite(broker, schedule.name, lambda before: _undeclared(before, workers, now))
+        after = await rewrite(broker, schedule.name, lambda before: _undeclared(before, workers, at))
         if after is None:
             removed.append(schedule.name)
             log.info("schedule %s is removed: the code does not declare it any more", schedule.name)

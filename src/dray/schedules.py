@@ -33,7 +33,7 @@ from dray.info import moment
 from dray.job import Job, check_name
 from dray.operate import Desk
 from dray.policy import check_description
-from dray.reconciling import read_schedule, read_schedules, rewrite
+from dray.reconciling import announce, read_schedule, read_schedules, rewrite
 from dray.schedule import (
     SCHEDULE_HEADER,
     TAG,
@@ -146,22 +146,19 @@ class Schedules(Desk):
         check_options(said, Said)
         call = self._call(task, said)
         declaration = Declaration(check_name("name", name), _rule(said, None), call, read_ways(said))
-        now = self._app.now()
-        schedule = replace(
-            schedule_of(self._app, declaration),
-            origin="user",
-            next_run=declaration.rule.next(now),
-            created=now,
-            updated=now,
-        )
+        schedule = schedule_of(self._app, declaration)
 
         def make(before: Schedule | None) -> Schedule:
             if before is not None:
                 raise ScheduleExists(name)
-            return schedule
+            now = link.broker.clock()
+            return replace(
+                schedule, origin="user", next_run=schedule.rule.next(now), created=now, updated=now
+            )
 
-        await rewrite(link.broker, name, make)
-        return describe(schedule, self._app)
+        made = await rewrite(link.broker, name, make)
+        await announce(link.broker)
+        return describe(made or schedule, self._app)
 
     async def _change(self, link: Link, name: str, **said: Unpack[Said]) -> ScheduleInfo:
         """Change what is said, and leave the rest; another rule counts from now on.
@@ -177,14 +174,17 @@ class Schedules(Desk):
                 raise InvalidInput(
                     "schedule", name, "the app's code declares it: change it there, or pause it"
                 )
-            return self._changed(before, said)
+            return self._changed(before, said, link.broker.clock())
 
         return await self._rewrite(link, name, change)
 
     async def _pause(self, link: Link, name: str, *, reason: str = "", by: str = "") -> ScheduleInfo:
         """Make no jobs until it is resumed; those that exist are left alone."""
-        paused = Paused(check_description(by), check_description(reason), self._app.now())
-        return await self._rewrite(link, name, lambda before: replace(before, paused=paused))
+        for field, text in (("by", by), ("reason", reason)):
+            _check_text(field, text)
+        return await self._rewrite(
+            link, name, lambda before: replace(before, paused=Paused(by, reason, link.broker.clock()))
+        )
 
     async def _resume(self, link: Link, name: str) -> ScheduleInfo:
         """Undo `pause`. Ticks that passed meanwhile are gone: nobody missed them."""
@@ -192,7 +192,7 @@ class Schedules(Desk):
         def change(before: Schedule) -> Schedule:
             if before.paused is None:
                 return before
-            return replace(before, paused=None, next_run=before.rule.next(self._app.now()))
+            return replace(before, paused=None, next_run=before.rule.next(link.broker.clock()))
 
         return await self._rewrite(link, name, change)
 
@@ -205,7 +205,7 @@ class Schedules(Desk):
         landed = self._app._landed(job, await link.put(job, None))
         if isinstance(landed, Exception):
             raise landed
-        now = self._app.now()
+        now = link.broker.clock()
 
         def note(before: Schedule | None) -> Schedule | None:
             if before is None:  # deleted in this moment: the job is there all the same
@@ -221,6 +221,7 @@ class Schedules(Desk):
         if found is None:
             raise await _unknown(link.broker, name)
         await rewrite(link.broker, name, lambda before: None)
+        await announce(link.broker)
 
     list, alist = blocks(_list), awaits(_list)
     get, aget = blocks(_get), awaits(_get)
@@ -237,6 +238,7 @@ class Schedules(Desk):
         )
         if after is None:
             raise await _unknown(link.broker, name)
+        await announce(link.broker)
         return describe(after, self._app)
 
     def _call(self, task: str | Task[..., Any], said: Mapping[str, Any]) -> Call[Any]:
@@ -246,14 +248,14 @@ class Schedules(Desk):
         args, kwargs = read_call(said)
         return self._app._named(task, args, kwargs, read_job_options(said))
 
-    def _changed(self, before: Schedule, said: Said) -> Schedule:
+    def _changed(self, before: Schedule, said: Said, now: int) -> Schedule:
         job, options = before.job, read_job_options(said)
         if "args" in said or "kwargs" in said:
             job = self._with_arguments(job, said)
         fields = {name: getattr(options, name) for name in said if name in JobOptions.__annotations__}
         if "ttl" in fields:
             fields["ttl"] = fields["ttl"] or None
-        now, rule = self._app.now(), _rule(said, before.rule)
+        rule = _rule(said, before.rule)
         next_run = before.next_run if rule == before.rule else rule.next(now)
         return replace(
             before, rule=rule, next_run=next_run, job=replace(job, **fields), updated=now, **read_ways(said)
@@ -334,6 +336,13 @@ def describe(schedule: Schedule, app: App) -> ScheduleInfo:
         created_at=moment(schedule.created),
         updated_at=moment(schedule.updated),
     )
+
+
+def _check_text(field: str, text: str) -> None:
+    try:
+        check_description(text)
+    except InvalidInput as error:
+        raise InvalidInput(field, text, error.allowed) from None
 
 
 def _maybe(ms: int | None) -> datetime | None:
