@@ -29,10 +29,12 @@ from dray.broker.checks import (
     check_take,
     check_wait,
 )
+from dray.broker.repairs import LOOK
 from dray.broker.sqlite import edit, read, wait
 from dray.broker.sqlite.audit import problems
 from dray.broker.sqlite.bell import Bell, remove_stale, ring
 from dray.broker.sqlite.database import Database, blocking_pause
+from dray.broker.sqlite.mending import Looking, mend
 from dray.broker.sqlite.options import Options, read_url
 from dray.broker.sqlite.put import check_dependencies, put_jobs, tell_of_refused
 from dray.broker.sqlite.rows import encode, reader
@@ -92,6 +94,7 @@ class SqliteBroker:
         self._ns: tuple[sqlite3.Connection | None, int] = (None, 0)
         self._bell: Bell | None = None
         self._swept_at = 0
+        self._looking = Looking()
         self._missed = 0
         """Rings of ours that nobody heard: maybe a waiter of this very object, whose `data_version` stays."""
 
@@ -268,8 +271,13 @@ class SqliteBroker:
         swept, self._swept_at = await self._write(
             lambda step: (sweep_step(step, limit, lapse, forwarded, self._swept_at), step.now), now
         )
+        repairs = await self._mend(min(limit, LOOK), now)
         left = await self._read(lambda step: step.db.execute(SQL["posted"], (step.ns,)).fetchone())
-        return msgspec.structs.replace(swept, more=swept.more or left is not None)
+        return msgspec.structs.replace(swept, repairs=repairs, more=swept.more or left is not None)
+
+    async def _mend(self, limit: int, now: int | None) -> dict[str, int]:
+        broken = await self._read(lambda step: self._looking.ahead(step.db, step.ns, limit))
+        return {} if broken is None else await self._write(lambda step: mend(step, broken, limit), now)
 
     async def edit(
         self,

@@ -164,8 +164,26 @@ def release_session(
     held = step.db.execute(SQL["held"], (session,)).fetchall()
     jobs = {kept.seq: kept for kept in map(Kept, step.db.execute(_HELD_BY, (session,)).fetchall())}
     for seq, run in held:
-        kept = jobs[seq]
-        step.crash(kept, session, run, suspect=suspect, blamed=(kept.id, run) in blamed)
+        kept = jobs.get(seq)
+        if kept is not None:
+            step.crash(kept, session, run, suspect=suspect, blamed=(kept.id, run) in blamed)
     step.db.execute(SQL["delete_voids"], (session,))
     step.db.execute(SQL["delete_session"], (session,))
     return len(held)
+
+
+def free_some(step: Step, session: int, name: str, limit: int) -> tuple[int, bool]:
+    """Free up to `limit` runs of a session past its lease; how many, and whether it holds more.
+
+    One that holds more ends in a later step. If it lives after all, it hears what it has lost.
+    """
+    held = step.db.execute(SQL["held_first"], (session, limit + 1)).fetchall()
+    if len(held) <= limit:
+        return release_session(step, name), False
+    step.told.add(name)
+    for seq, run in held[:limit]:
+        kept = step.kept(seq)
+        if kept is not None:
+            step.crash(kept, session, run)
+            step.db.execute(SQL["insert_void"], (session, kept.id, run))
+    return limit, True

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dray.broker.checks import NEVER
 from dray.broker.sqlite.rows import FINISHED_NUMBERS
-from dray.broker.sqlite.settle import release_session
+from dray.broker.sqlite.settle import free_some
 from dray.broker.sqlite.statements import SQL
 from dray.broker.sqlite.step import Step
 from dray.broker.sqlite.take import promote
 from dray.broker.verbs import Swept
-from dray.job import Move, State
 
 CLOCK_SLACK = 1000
 
@@ -22,16 +21,23 @@ def sweep_step(step: Step, limit: int, lapse: bool, forwarded: int, last: int) -
         step.unblock("unblock_timed", ns, NEVER)
     queues = [row[0] for row in db.execute(SQL["all_queues"], (ns,)).fetchall()]
     promoted = [promote(step, queue, limit) for queue in queues]
-    late = db.execute(SQL["lapsed"], (ns, now, limit)).fetchall() if lapse else []
-    lapsed = freed = 0
-    while lapsed < len(late) and freed < limit:
-        freed += release_session(step, late[lapsed][0])
-        lapsed += 1
+    lapsed, freed = _lapse(step, limit) if lapse else (0, 0)
     expired = _expire(step, limit)
     pruned = _prune(step, queues, limit)
-    repaired = _repair(step, limit)
-    full = max([forwarded, lapsed, freed, expired, pruned, repaired, *promoted]) >= limit
-    return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, {"run": repaired} if repaired else {}, full)
+    full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
+    return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, more=full)
+
+
+def _lapse(step: Step, limit: int) -> tuple[int, int]:
+    """Free what sessions past their lease held; how many sessions ended, how many runs were freed."""
+    lapsed = freed = 0
+    for session, name in step.db.execute(SQL["lapsed"], (step.ns, step.now, limit)).fetchall():
+        done, left = free_some(step, session, name, limit - freed)
+        freed += done
+        lapsed += not left
+        if left or freed >= limit:
+            break
+    return lapsed, freed
 
 
 def _expire(step: Step, limit: int) -> int:
@@ -65,19 +71,3 @@ def _prune(step: Step, queues: list[int], limit: int) -> int:
     for (sleeper,) in db.execute(SQL["forget_sleepers"], (ns, now)).fetchall():
         db.execute(SQL["forget_sleeper_queues"], (sleeper,))
     return pruned
-
-
-def _repair(step: Step, limit: int) -> int:
-    """Put right what no step of ours could have done: a hand in the file, or a torn copy of it."""
-    lost = step.db.execute(SQL["lost_runs"], (step.ns, limit)).fetchall()
-    for session, seq, run in lost:
-        kept = step.kept(seq)
-        if kept is not None:
-            step.crash(kept, session, run)
-    stuck = step.db.execute(SQL["held_by_nobody"], (step.ns, limit)).fetchall()
-    for (seq,) in stuck:
-        kept = step.kept(seq)
-        if kept is not None:
-            kept.runs, kept.suspect = 0, 1
-            step.move(kept, Move.CRASHED, State.READY)
-    return len(lost) + len(stuck)

@@ -26,6 +26,9 @@ DELETE FROM voids WHERE session = ?
 -- name: held
 SELECT job, run FROM runs WHERE session = ?
 
+-- name: held_first
+SELECT job, run FROM runs WHERE session = ? ORDER BY job, run LIMIT ?
+
 -- name: held_jobs
 -- For a repeated take: what of the last reply is still held.
 SELECT r.job, r.run, j.failures, j.crashes, j.suspect, b.envelope, j.priority, j.version, j.id
@@ -79,4 +82,4 @@ LEFT JOIN runs r ON r.session = ?3 AND r.job = j.seq
 UPDATE jobs SET state = 5, lane = 0, pos = ?, settled = ?, runs = 0, finished = ?, result = ? WHERE seq = ?
 
 -- name: lapsed
-SELECT name FROM sessions WHERE ns = ? AND expires <= ? ORDER BY id LIMIT ?
+SELECT id, name FROM sessions WHERE ns = ? AND expires <= ? ORDER BY id LIMIT ?

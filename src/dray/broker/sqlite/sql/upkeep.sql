@@ -28,15 +28,6 @@ DELETE FROM rates WHERE (queue, scope, name) IN (
 -- Mail that nobody fetched for a day: its watcher is gone.
 DELETE FROM mail WHERE seq IN (SELECT seq FROM mail WHERE ns = ?1 AND at <= ?2 - 86400000 LIMIT ?3)
 
--- name: lost_runs
--- Runs whose session is gone: cannot happen by any step, but a hand in the file could do it.
-SELECT r.session, r.job, r.run FROM runs r JOIN jobs j ON j.seq = r.job
-WHERE j.ns = ? AND r.session NOT IN (SELECT id FROM sessions) LIMIT ?
-
--- name: held_by_nobody
-SELECT seq FROM jobs WHERE queue IN (SELECT id FROM queues WHERE ns = ?1) AND state = 3
-  AND seq NOT IN (SELECT job FROM runs) LIMIT ?2
-
 -- name: forget_sleepers
 DELETE FROM sleepers WHERE ns = ? AND until <= ? RETURNING id
 
