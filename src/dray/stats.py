@@ -98,8 +98,8 @@ class SecondRuns(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How many more may be launched now."""
     runs: int = 0
     """The runs of the task that credit was given for."""
-    offered: dict[str, int] = msgspec.field(default_factory=dict)
-    """Jobs that were offered to another worker, and nothing is known of it yet: id → the run at that time."""
+    offered: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Jobs offered to another worker that has not begun yet: id → its run and failures at that time."""
     begun: dict[str, int] = msgspec.field(default_factory=dict)
     """Jobs with a second run: id → its number."""
 

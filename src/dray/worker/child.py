@@ -10,6 +10,7 @@ import asyncio
 import faulthandler
 import os
 import random
+import resource
 import signal
 import socket
 import sys
@@ -227,8 +228,8 @@ class Use:
 
 
 def _cpu_time() -> float:
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    use = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in use)
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -31,11 +32,13 @@ from dray.worker.endings import Endings
 from dray.worker.executors import Executor, Plan
 from dray.worker.greeting import farewell, greeting, new_worker_id, version
 from dray.worker.heartbeats import Heartbeats
-from dray.worker.launch import plan_for
+from dray.worker.launch import declarer_for, plan_for
 from dray.worker.lifeline import Lifeline
 from dray.worker.posts import Posts, Rules
 from dray.worker.reload import Watch
 from dray.worker.schedules import Schedules
+from dray.worker.skew import Skew
+from dray.worker.speculation import Speculation
 from dray.worker.stalls import Stalls
 from dray.worker.stats import Archive, Books
 
@@ -84,7 +87,7 @@ def executors_of(settings: Settings) -> int:
 
 def duties_of(settings: Settings) -> list[Duty]:
     """What a worker of this mode does for all while it leads."""
-    duties: list[Duty] = [Sweep(settings.sweep_interval), Archive(settings.lease)]
+    duties: list[Duty] = [Sweep(settings.sweep_interval), Archive(settings.lease), Speculation()]
     if settings.schedules:
         duties.append(Schedules(settings.lease, settings.durability))
     return duties
@@ -106,9 +109,9 @@ class Supervisor:
         self.id = new_worker_id()
         self._settings, self._announce = settings, announce
         self._burst, self._reload = burst, reload
-        self._plan = plan or plan_for(app_path, settings, self.id, burst=burst)
+        self._app_path, self._began = app_path, 0
+        self._plan = plan or plan_for(app_path, settings, self.id, burst=burst, started=lambda: self._began)
         self._size = executors_of(settings)
-        self._began = _wall_clock()
         self._books = Books(self.id)
         self._state: Literal["running", "stopping"] = "running"
         self._reason: str | None = None
@@ -161,6 +164,7 @@ class Supervisor:
 
     async def _live(self, line: Lifeline) -> None:
         settings = self._settings
+        self._began, self._skew = line.broker.clock(), Skew(line.broker)
         self._posts = posts = Posts(
             self._size,
             self._plan,
@@ -200,6 +204,7 @@ class Supervisor:
             self._begin(lambda: self._watch_code(code))
         if not self._size:
             self._greet()
+            self._begin(self._declare)
         await self._stop.wait()
         await self._wind_down(posts)
         await self._end_work()
@@ -267,7 +272,21 @@ class Supervisor:
     def restart(self) -> None:
         """Replace the executors one by one."""
         if self._state == "running":
-            self._begin(self._posts.roll)
+            self._begin(self._posts.roll if self._size else self._declare)
+
+    async def _declare(self) -> None:
+        """Executors write down the schedules of the code they import; where there are none, this does."""
+        launch = declarer_for(self._app_path, self._settings, self._began)
+        declarer = await asyncio.create_subprocess_exec(
+            *launch.command, env=launch.environment, stdin=subprocess.DEVNULL
+        )
+        try:
+            if await declarer.wait():
+                log.error("the schedules that the code declares were not written down")
+        finally:
+            if declarer.returncode is None:
+                declarer.kill()
+                await declarer.wait()
 
     def _bear_broken(self, reason: str) -> None:
         if self._reload:
@@ -353,7 +372,7 @@ class Supervisor:
             host=socket.gethostname(),
             pid=os.getpid(),
             started=self._began,
-            seen=_wall_clock(),
+            seen=self._skew.now(),
             queues=settings.queues if self._size else (),
             priorities=None if settings.priorities is None else tuple(sorted(settings.priorities)),
             tasks=tuple(sorted(self._tasks)),
@@ -364,6 +383,7 @@ class Supervisor:
             state=self._state,
             executors=tuple(executor.info(now) for executor in self._posts.executors),
             leader=self._duties.leader,
+            skew=self._skew.look(),
             average=self._books.average,
             lag=self._books.lag,
             stalls=self._books.stalls,
@@ -385,7 +405,3 @@ async def _guarded(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         except Exception:
             log.exception("a part of the supervisor failed, it is begun again")
         await asyncio.sleep(1)
-
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000_000
