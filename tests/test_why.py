@@ -1,18 +1,68 @@
-"""Why a job stands where it stands: one test per reason."""
+"""Why a job stands where it stands: one test per reason, on every broker."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from by_hand import Hand, Say
+from redis_server import Server, running
 
 from dray import App, Why
-from dray.broker.verbs import Beat, Report, run_blocking
-from dray.job import Progress
-from dray.roster import WorkerInfo, write_worker
+from dray.broker.verbs import Beat, Ids, Report, Speculate, run_blocking
+from dray.durations import Sketch
+from dray.job import Job, Progress, Record, State
+from dray.roster import ExecutorInfo, WorkerInfo, write_worker
+from dray.stats import KIND, Tally, WorkerTallies
+from dray.why import CODES
+from dray.why.line import jobs_ahead
 
-pytest_plugins = ["shop"]
+SEEN: set[str] = set()
+"""Codes that were met; the last test wants them all."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running("valkey", tmp_path_factory.mktemp("valkey"), cluster=True) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", "valkey"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}
+    url = urls.get(request.param)
+    if url is None:
+        server: Server = request.getfixturevalue("server")
+        server.command("FLUSHALL")
+        url = f"redis://127.0.0.1:{server.port}"
+    app = App("shop", broker=url)
+    yield app
+    app.close()
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def say(request: pytest.FixtureRequest, app: App) -> Iterator[Say]:
+    if request.param == "blocking":
+        yield Say(None)
+        return
+    with asyncio.Runner() as runner:
+        yield Say(runner)
+        runner.run(_hang_up(app))
+
+
+async def _hang_up(app: App) -> None:
+    await (await app.client.loop_link()).broker.close()
+
+
+@pytest.fixture
+def hand(app: App) -> Iterator[Hand]:
+    with Hand(app) as hand:
+        yield hand
 
 
 @pytest.fixture
@@ -23,14 +73,16 @@ def send(app: App) -> Any:
     return send
 
 
-def worker(hand: Hand, **fields: Any) -> None:
-    fields = {"queues": ("default",), "tasks": ("send",), "processes": 2, "concurrency": 8, **fields}
-    info = WorkerInfo(id="w1", host="h", pid=1, started=1, seen=1, **fields)
+def worker(hand: Hand, id: str = "w1", **fields: Any) -> None:
+    usual = {"queues": ("default",), "tasks": ("send",), "processes": 2, "concurrency": 8, "seen": 1}
+    info = WorkerInfo(id=id, host="h", pid=1, started=1, **{**usual, **fields})
     run_blocking(write_worker(hand.broker, info, ttl=60_000))
 
 
 def told(why: Why, code: str, *words: str) -> Why:
     assert why.code == code, why.text
+    SEEN.add(code)
+    msgspec.json.encode(why)
     assert str(why) == why.text
     for word in words:
         assert word in why.text
@@ -56,18 +108,39 @@ def test_waiting_for_other_jobs(app: App, send: Any, say: Say, hand: Hand) -> No
     first = send.enqueue()
     job = type(app.envelope(send.call()))(id="second", task="send", waits_for=(first.id,))
     run_blocking(hand.broker.put([job]))
-    told(say(app.job("second").why), "waits_for_jobs", "1 other job to succeed", first.id)
+    why = told(say(app.job("second").why), "waits_for_jobs", "1 other job to succeed", f"{first.id} (ready)")
+    assert why.details == {"waits_for": [first.id], "states": {first.id: "ready"}}
 
 
 def test_running_and_stopping(app: App, send: Any, say: Say, hand: Hand) -> None:
     job = send.enqueue()
     taken = hand.one()
-    told(say(job.why), "running", "hand/1", "attempt 1")
+    why = told(say(job.why), "running", "hand/1", "attempt 1", "no such worker is on the roster")
+    assert (why.details["worker"], why.details["seen_at"], why.details["run"]) == ("hand/1", None, 1)
+    worker(hand, "hand", seen=app.now() - 60_000)
+    why = told(say(job.why), "running", "its worker was last heard of 1m")
+    assert why.details["worker"] == "hand"
+    worker(hand, "hand", seen=app.now() + 60_000)
+    told(say(job.why), "running", "heard of just now")
     report = Report(job.id, taken.run, Progress(3, 4, "pages"))
     run_blocking(hand.broker.renew([Beat(hand.session, 60_000, (report,))]))
     told(say(job.why), "running", "at 3 of 4 pages")
     job.cancel("enough")
-    told(say(job.why), "stopping", "asked to stop (enough)")
+    why = told(say(job.why), "stopping", "asked to stop (enough)")
+    assert why.details["cancel"] == "enough"
+
+
+def test_running_twice(app: App, say: Say, hand: Hand) -> None:
+    @app.task(name="send", speculate=True)
+    def send() -> None: ...
+
+    job = send.enqueue()
+    hand.one()
+    run_blocking(hand.broker.edit(Ids((job.id,)), Speculate()))
+    with Hand(app, "other/1") as other:
+        other.one()
+        why = told(say(job.why), "running", "it runs on other/1", "another run is on hand/1")
+    assert [run["session"] for run in why.details["runs"]] == ["hand/1", "other/1"]
 
 
 def test_finished(app: App, send: Any, say: Say, hand: Hand) -> None:
@@ -77,7 +150,15 @@ def test_finished(app: App, send: Any, say: Say, hand: Hand) -> None:
     gone.cancel("not needed")
     told(say(good.why), "succeeded")
     told(say(bad.why), "dead", "retries used up", "ValueError: no good", f"dray jobs retry {bad.id}")
-    told(say(gone.why), "cancelled", "not needed")
+    told(say(gone.why), "cancelled", "not needed", "before it had started")
+    assert say(bad.why).details["kind"] == "failed"
+    assert say(bad.why).details["error"] == {"type": "ValueError", "message": "no good"}
+
+
+def test_dead_for_want_of_room(app: App, say: Say) -> None:
+    full = app.task(name="full", max_ready=1, overflow="drop-oldest")(lambda: None)
+    dropped, _ = full.enqueue(), full.enqueue()
+    assert told(say(dropped.why), "dead", "dropped: default is full").details["kind"] == "dropped"
 
 
 def test_ready_without_any_worker(app: App, send: Any, say: Say, hand: Hand) -> None:
@@ -89,9 +170,18 @@ def test_ready_without_any_worker(app: App, send: Any, say: Say, hand: Hand) -> 
 
 def test_ready_without_a_worker_for_it(app: App, send: Any, say: Say, hand: Hand) -> None:
     worker(hand, priorities=(0, 1, 2, 3))
-    told(say(send.using(queue="gpu").enqueue().why), "no_worker_for_queue", "gpu", "served are: default")
-    told(say(app.enqueue("newer.task").why), "no_worker_for_task", "newer.task", "nobody's way")
-    told(say(send.enqueue().why), "no_worker_for_priority", "priority 5")
+    worker(hand, "w2", queues=("cpu",), tasks=("other",))
+    lost = say(send.using(queue="gpu", priority=1).enqueue().why)
+    told(lost, "no_worker_for_queue", "dray worker -Q gpu", "served are: cpu, default", "w1 lacks queue gpu")
+    assert lost.details["nearly"] == [
+        {"worker": "w1", "lacks": ["queue"]},
+        {"worker": "w2", "lacks": ["queue", "task"]},
+    ]
+    newer = app.enqueue("newer.task")
+    told(say(newer.why), "no_worker_for_task", "newer.task", "nobody's way", "w1 lacks task newer.task and")
+    told(say(send.enqueue().why), "no_worker_for_priority", "w1 lacks priority 5")
+    worker(hand, "w3", tasks=())
+    told(say(newer.why), "workers_starting", "w3")
     told(say(send.using(priority="high").enqueue().why), "in_line")
 
 
@@ -118,10 +208,11 @@ def test_ready_but_its_task_is_limited(app: App, say: Say, hand: Hand) -> None:
     def send() -> None: ...
 
     worker(hand)
-    send.enqueue()
+    first = send.enqueue()
     hand.one()
-    why = told(say(send.enqueue().why), "limited", "task send", "1 at once")
-    assert why.details == {"max_running": 1, "running": 1}
+    why = told(say(send.enqueue().why), "limited", "task send", "1 at once", f"when one ends: {first.id}")
+    assert (why.details["max_running"], why.details["running"], why.details["scope"]) == (1, 1, "task")
+    assert why.details["held_by"] == [first.id]
     app.queues.limit("default", task="send", max_running=3)
     told(say(send.enqueue().why), "in_line")
 
@@ -134,7 +225,7 @@ def test_ready_but_its_key_or_its_group_is_limited(app: App, say: Say, hand: Han
     send.using(group="g").enqueue("a")
     hand.one()
     told(say(send.enqueue("b").why), "in_line")
-    told(say(send.enqueue("a").why), "limited", "with key a runs 1 job")
+    told(say(send.enqueue("a").why), "limited", "key a in queue default runs 1 job")
     app.queues.limit("default", group_running=1)
     told(say(send.using(group="g").enqueue("c").why), "limited", "group g in queue default runs 1 job")
 
@@ -149,4 +240,68 @@ def test_ready_and_in_line(app: App, send: Any, say: Say, hand: Hand) -> None:
     assert why.details["ahead"] == 1
     limited = app.task(name="slow", rate_limit="10/m", max_running=7)(lambda: None).enqueue()
     worker(hand, tasks=("send", "slow"))
-    told(say(limited.why), "in_line", "may start 10 per 1m", "at most 7 of its kind")
+    told(say(limited.why), "in_line", "task slow in queue default may start 10/m", "may run 7 at once")
+
+
+@pytest.mark.parametrize("scope", ["queue", "task", "key"])
+def test_ready_but_over_a_rate(app: App, say: Say, hand: Hand, scope: str) -> None:
+    options: dict[str, Any] = {"rate_limit": "1/m"} if scope != "queue" else {}
+    options |= {"rate_key": "customer:{n}"} if scope == "key" else {}
+
+    @app.task(name="send", **options)
+    def send(n: int) -> None: ...
+
+    if scope == "queue":
+        app.queues.limit("default", rate="1/m")
+    worker(hand)
+    of = {"queue": "queue default", "task": "task send in queue default", "key": "key customer:7 in queue"}
+    jobs = [send.enqueue(7) for _ in range(2)]
+    started = app.now()
+    hand.one()
+    why = told(say(jobs[1].why), "rate_limited", of[scope], "may start 1/m, and has: the next may start in")
+    free = datetime.fromisoformat(why.details["frees_at"]).timestamp() * 1000
+    assert abs(free - started - 60_000) < 20_000
+    assert (why.details["scope"], why.details["rate"]) == (scope, "1/m")
+
+
+def test_in_line_with_an_estimate(app: App, send: Any, say: Say, hand: Hand) -> None:
+    busy = ExecutorInfo(number=1, pid=1, running=2)
+    worker(hand, processes=1, concurrency=2, executors=(busy,))
+    jobs = [send.enqueue(n) for n in range(7)]
+    hand.take(2)
+    why = told(say(jobs[6].why), "in_line", "4 ahead of it", "all 2 slots")
+    assert "starts_at" not in why.details
+    took = Sketch()
+    took.add([10.0] * 50)
+    tallies = WorkerTallies(seen=app.now(), tasks={"send": Tally(runs=50, took=took)})
+    run_blocking(hand.broker.doc(KIND, "w1", msgspec.msgpack.encode(tallies)))
+    why = told(say(jobs[6].why), "in_line", "it may start in about 25s")
+    assert why.details["starts_in"] == pytest.approx(25, abs=3)
+    worker(hand, processes=1, concurrency=20)
+    told(say(jobs[6].why), "in_line", "at any moment")
+
+
+def test_in_line_after_a_worker_died(app: App, send: Any, say: Say, hand: Hand) -> None:
+    job = send.enqueue()
+    hand.one()
+    run_blocking(hand.broker.release(hand.session))
+    worker(hand)
+    assert told(say(job.why), "in_line", "its worker died").details["suspect"] is True
+
+
+def test_groups_take_turns_in_the_position_too() -> None:
+    def stands(id: str, created: int, group: str | None = None, **fields: Any) -> Record:
+        job = Job(id=id, task=fields.pop("task", "t"), group=group, **fields)
+        return Record(job=job, state=State.READY, created=created)
+
+    many = [stands(f"a{n}", n, "a") for n in range(500)]
+    mine = stands("b", 1000, "b")
+    assert jobs_ahead(mine, [*many, mine]).total() == 1
+    second = stands("b2", 1001, "b")
+    assert jobs_ahead(second, [*many, mine, second]).total() == 3
+    urgent = [stands("u", 2000, "a", priority=1), stands("old", 1, task="else"), stands("late", 3000, "b")]
+    assert jobs_ahead(mine, [*many, mine, *urgent]) == {"t": 2, "else": 1}
+
+
+def test_every_reason_was_met() -> None:
+    assert set(CODES) == SEEN

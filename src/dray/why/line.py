@@ -1,0 +1,111 @@
+"""The place of a ready job in line, and when it may start."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from dray.broker.verbs import Broker, Query, QueueInfo
+from dray.duration import format_duration
+from dray.info import moment
+from dray.job import Record, State
+from dray.policy import Rate
+from dray.roster import WorkerInfo
+from dray.stats import estimate, read_stats
+from dray.why.crew import lacks
+from dray.why.limits import rates_of, slots_of
+from dray.why.reasons import Reason, clock_time
+
+LOOK_AHEAD: Final = 1000
+"""How many jobs of the line are looked at to tell a position."""
+
+
+async def in_line(
+    broker: Broker, record: Record, workers: Sequence[WorkerInfo], queue: QueueInfo | None
+) -> Reason:
+    """Nothing holds it back but those ahead of it, and those that run."""
+    job, said = record.job, queue or QueueInfo(name=record.job.queue, counts={})
+    others, at_least = await _ready_jobs(broker, record)
+    ahead = jobs_ahead(record, others)
+    able = [worker for worker in workers if not lacks(worker, job)]
+    slots = sum(worker.processes * worker.concurrency for worker in able)
+    running = sum(worker.running for worker in able)
+    total = sum(ahead.values())
+    text = f"it is in line in queue {job.queue}: {'at least ' if at_least else ''}{total} ahead of it"
+    if slots and running >= slots:
+        text += f", and all {slots} slots of the workers that could run it are busy"
+    details: dict[str, Any] = {"ahead": total, "at_least": at_least, "slots": slots, "running": running}
+    rates = [rate for _, _, rate in rates_of(job, said)]
+    seconds = None if at_least else await _start_in(broker, record, ahead, slots, rates)
+    if seconds is not None:
+        at = broker.clock() + round(seconds * 1000)
+        details["starts_in"], details["starts_at"] = round(seconds, 3), moment(at).isoformat()
+        text += f"; it may start {_soon(seconds, at)}"
+    for what, _, rate in rates_of(job, said):
+        text += f"; {what} may start {rate}"
+        details["rate"] = str(rate)
+    for bound in slots_of(job, said):
+        text += f"; {bound.what} may run {bound.most} at once"
+        details["max_running"] = bound.most
+    if record.suspect:
+        text += "; its worker died while it ran, so it runs alone, in a process of its own"
+        details["suspect"] = True
+    return "in_line", text, details
+
+
+def _soon(seconds: float, at: int) -> str:
+    if seconds < 1:
+        return "at any moment"
+    return f"in about {format_duration(round(seconds) * 1000)}, at {clock_time(at)}"
+
+
+async def _ready_jobs(broker: Broker, record: Record) -> tuple[list[Record], bool]:
+    """Those who stand in the same queue, as far as they are looked at; whether there are more."""
+    found: list[Record] = []
+    cursor = None
+    query = Query(state=State.READY, queue=record.job.queue)
+    while True:
+        page = await broker.find(query, cursor=cursor, limit=LOOK_AHEAD)
+        found += page.records
+        cursor = page.cursor
+        if cursor is None or len(found) >= LOOK_AHEAD:
+            return found, cursor is not None
+
+
+def jobs_ahead(record: Record, others: Iterable[Record]) -> Counter[str]:
+    """How many of each task start before a job.
+
+    The more important ones, the older ones; and of other groups of its task, which take turns with its own,
+    as many as it has turns to wait.
+    """
+    job, ahead = record.job, Counter[str]()
+    groups: Counter[str | None] = Counter()
+    own = 0
+    for other in others:
+        if other.id == record.id:
+            continue
+        older = other.created < record.created or (
+            other.created == record.created and other.id < record.id and other.job.group == job.group
+        )
+        same_class = (other.job.task, other.job.priority) == (job.task, job.priority)
+        if same_class and other.job.group != job.group:
+            groups[other.job.group] += 1
+        elif other.job.priority < job.priority or (other.job.priority == job.priority and older):
+            ahead[other.job.task] += 1
+            own += same_class
+    ahead[job.task] += sum(min(count, own + 1) for count in groups.values())
+    return ahead
+
+
+async def _start_in(
+    broker: Broker, record: Record, ahead: Counter[str], slots: int, rates: Sequence[Rate]
+) -> float | None:
+    """Seconds until it may start, by how long tasks took so far and by its rates; None: nobody can tell."""
+    page = await broker.find(Query(state=State.RUNNING, queue=record.job.queue), limit=LOOK_AHEAD)
+    held = Counter(one.job.task for one in page.records)
+    seconds = estimate(ahead + held, slots, (await read_stats(broker)).tasks)
+    if seconds is None:
+        return None
+    paced = [ahead[record.job.task] * rate.interval / 1_000_000 for rate in rates]
+    return max([seconds, *paced])

@@ -1,0 +1,126 @@
+"""The reason as a value, and the reasons that the record of a job tells by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dray.info import moment
+from dray.job import Record, State
+
+CODES: Final = (
+    *("not_found", "waits_for_jobs", "due_later", "retry_later", "queue_paused", "task_paused"),
+    *("no_workers", "no_worker_for_queue", "no_worker_for_task", "no_worker_for_priority"),
+    *("workers_starting", "limited", "rate_limited", "in_line"),
+    *("running", "stopping", "succeeded", "dead", "cancelled"),
+)
+_SHOWN: Final = 5
+_DEATHS: Final = frozenset({"poison", "expired", "dropped", "undecodable", "rejected"})
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason.
+
+    `code` is one of not_found, waits_for_jobs, due_later, retry_later, queue_paused, task_paused, no_workers,
+    no_worker_for_queue, no_worker_for_task, no_worker_for_priority, workers_starting, limited, rate_limited,
+    in_line, running, stopping, succeeded, dead, cancelled. What `details` holds is told in docs/why.md.
+    """
+
+    id: str
+    status: State
+    code: str
+    text: str
+    details: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Reason = tuple[str, str, dict[str, Any]]
+"""Code, text and details."""
+
+
+def clock_time(ms: int) -> str:
+    """A moment as it stands in a sentence."""
+    return f"{moment(ms):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def told_by_record(record: Record) -> Reason:
+    """For every state that needs no look at anything else."""
+    return {
+        State.SCHEDULED: _scheduled,
+        State.RETRYING: _retrying,
+        State.SUCCEEDED: _succeeded,
+        State.DEAD: _dead,
+        State.CANCELLED: _cancelled,
+    }[record.state](record)
+
+
+def waiting(record: Record, others: Sequence[Record | None]) -> Reason:
+    """`others` are the first of those it waits for, as they stand now."""
+    found = zip(record.waiting, others, strict=False)
+    states = {id: State.NOT_FOUND if other is None else other.state for id, other in found}
+    shown = ", ".join(f"{id} ({state})" for id, state in list(states.items())[:_SHOWN])
+    more = ", …" if len(record.waiting) > _SHOWN else ""
+    return (
+        "waits_for_jobs",
+        f"it waits for {counted(len(record.waiting), 'other job')} to succeed: {shown}{more}",
+        {"waits_for": list(record.waiting), "states": {id: str(state) for id, state in states.items()}},
+    )
+
+
+def _scheduled(record: Record) -> Reason:
+    due = record.due or 0
+    return "due_later", f"it is not due before {clock_time(due)}", {"due_at": moment(due).isoformat()}
+
+
+def _retrying(record: Record) -> Reason:
+    due, error = record.due or 0, record.error
+    failed = f": {error.type}: {error.message}" if error is not None else ""
+    text = (
+        f"attempt {record.failures} of {record.job.retries + 1} failed{failed}; "
+        f"it is tried again at {clock_time(due)}"
+    )
+    return "retry_later", text, {"due_at": moment(due).isoformat(), "failures": record.failures}
+
+
+def _succeeded(record: Record) -> Reason:
+    ended = record.finished or 0
+    details = {"finished_at": moment(ended).isoformat(), "attempt": record.attempt}
+    return "succeeded", f"it succeeded at {clock_time(ended)} (attempt {record.attempt})", details
+
+
+def _dead(record: Record) -> Reason:
+    reason, error = record.reason or "no reason given", record.error
+    text = f"it is dead since {clock_time(record.finished or 0)}: {reason}"
+    if error is not None and error.message not in text:
+        text += f" ({error.type}: {error.message})"
+    kind = reason.partition(":")[0]
+    details: dict[str, Any] = {
+        "reason": record.reason,
+        "kind": kind if kind in _DEATHS else "failed",
+        "finished_at": moment(record.finished or 0).isoformat(),
+        "failures": record.failures,
+        "crashes": record.crashes,
+    }
+    if error is not None:
+        details["error"] = {"type": error.type, "message": error.message}
+    return "dead", f"{text}; run it again with `dray jobs retry {record.id}`", details
+
+
+def _cancelled(record: Record) -> Reason:
+    began = "after it had started" if record.run else "before it had started"
+    ended = record.finished or 0
+    text = f"it was cancelled {began}, at {clock_time(ended)}: {record.reason or 'no reason given'}"
+    details = {
+        "reason": record.reason,
+        "finished_at": moment(ended).isoformat(),
+        "started": record.run > 0,
+    }
+    return "cancelled", text, details
