@@ -13,9 +13,7 @@ from dray.twins import awaits, blocks
 class Events(Desk):
     """`app.events`: what happened to jobs and queues, in order per queue. It is kept for a while only."""
 
-    async def _read(
-        self, link: Link, cursor: Mapping[str, int] | None = None, *, limit: int = 1000
-    ) -> Feed:
+    async def _read(self, link: Link, cursor: Mapping[str, int] | None = None, *, limit: int = 1000) -> Feed:
         """Entries after `cursor`, and the cursor to go on with.
 
         `{}` starts with the oldest that is kept, None with the next one to come. `gaps` names queues of which

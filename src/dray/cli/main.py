@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Run": {
         "worker": ("worker", "Run a worker."),
         "scheduler": ("worker", "Run schedules and recovery only, no jobs."),
+        "server": ("server", "Serve the HTTP API."),
         "demo": ("demo", "See it work: a tour that ends by itself."),
     },
     "Jobs": {
@@ -38,6 +39,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Operate": {
         "queues": ("queues", "List, pause, resume, limit and purge queues."),
         "workers": ("workers", "See who is at work."),
+        "keys": ("keys", "Make, list and revoke keys of the server."),
     },
     "Check": {
         "doctor": ("doctor", "Find what is wrong or risky, and what to do."),

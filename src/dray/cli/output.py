@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from dray.duration import DAY, HOUR, MINUTE, SECOND
-from dray.info import plain
+from dray.info import plain as plain
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _COLORS: Final = {
