@@ -188,9 +188,9 @@ def test_a_clock_that_was_never_set_fails_and_one_that_differs_is_a_warning(
     monkeypatch.setattr(checkup, "now_ms", lambda: 1_000)
     assert [one.status for one in checkup.check_clock([])] == ["fail"]
     monkeypatch.setattr(checkup, "now_ms", lambda: NOW)
-    [found] = checkup.check_clock([worker(seen=NOW + 65_000)])
-    assert (found.status, found.text) == ("warn", "w: ahead of this machine by 1m")
-    assert [one.status for one in checkup.check_clock([worker(seen=NOW - 9_000)])] == ["ok"]
+    [found] = checkup.check_clock([worker(skew=65_000), worker(skew=-900)])
+    assert (found.status, found.text) == ("warn", "h: 65.0 s ahead of the broker's (worker w)")
+    assert [one.status for one in checkup.check_clock([worker(skew=-900)])] == ["ok"]
 
 
 def test_a_job_that_waits_for_long_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

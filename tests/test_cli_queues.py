@@ -148,15 +148,17 @@ def test_workers_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
         concurrency=8,
         executors=(executor,),
         leader=True,
+        skew=-2_400,
     )
     header, line = shell.run("workers", "ls").out.splitlines()
     assert header.split()[:3] == ["WORKER", "STATE", "QUEUES"]
-    for part in ("host-1", "running", "gpu,any [0-3]", "3/8", "40", "leader"):
+    for part in ("host-1", "running", "gpu,any [0-3]", "3/8", "40", "leader", "clock 2.4 s behind"):
         assert part in line
     [worker] = shell.json("workers", "ls")
     assert set(worker) == {
         *("id", "host", "pid", "started_at", "seen_at", "queues", "priorities", "tasks", "processes"),
         *("concurrency", "mode", "version", "state", "executors", "leader", "running"),
+        *("average", "lag", "stalls", "skew"),
     }
     assert (worker["running"], worker["executors"][0]["succeeded"]) == (3, 40)
 

@@ -13,6 +13,8 @@ import msgspec
 from dray.broker.verbs import Broker
 
 KIND: Final = "worker"
+SKEWED: Final = 1000
+"""Milliseconds: a clock that is further off is worth a warning."""
 
 
 class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +41,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     started: int
-    """Milliseconds since the epoch, like all times here."""
+    """Milliseconds since the epoch by the broker's clock, like all times here."""
     seen: int
     queues: tuple[str, ...] = ()
     priorities: tuple[int, ...] | None = None
@@ -53,13 +55,16 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["running", "stopping"] = "running"
     executors: tuple[ExecutorInfo, ...] = ()
     leader: bool = False
-    """Whether it does the duties (sweeping and the like) for all."""
+    """Whether it does the duties (schedules, recovery) for all."""
     average: float | None = None
     """Seconds that its runs took lately; None before the first has ended."""
     lag: float = 0.0
     """Seconds by which one of its event loops was late at most, within the last minute."""
     stalls: int = 0
     """How often a job kept one of its event loops from turning for over a second."""
+
+    skew: int = 0
+    """Milliseconds by which the clock of its machine is ahead of the broker's; negative if it is behind."""
 
     @property
     def running(self) -> int:
@@ -73,6 +78,11 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
             and task in self.tasks
             and (self.priorities is None or priority in self.priorities)
         )
+
+
+def describe_skew(skew: int) -> str:
+    """How a clock stands to another: `5.2 s ahead of`."""
+    return f"{abs(skew) / 1000:.1f} s {'ahead of' if skew > 0 else 'behind'}"
 
 
 _encode = msgspec.msgpack.Encoder().encode

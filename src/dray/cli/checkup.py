@@ -15,11 +15,10 @@ from dray.broker.verbs import PAGE_MAX, Query, QueueInfo
 from dray.cli.output import now_ms, rough
 from dray.client import Link
 from dray.job import State
-from dray.roster import WorkerInfo
+from dray.roster import SKEWED, WorkerInfo, describe_skew
 
 OLDEST_CLOCK: Final = 1_735_689_600_000
 """The year 2025: a clock before that was never set."""
-SKEW: Final = 5_000
 SLOW: Final = 0.25
 WAITED_LONG: Final = 10 * 60_000
 LOOK_AT: Final = 5_000
@@ -66,21 +65,19 @@ async def _audit(link: Link) -> list[str]:
 
 
 def check_clock(workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
-    """Due times, leases and retention count on the clock."""
+    """All count by the broker's clock; what tasks do by their own machine's may be wrong."""
     now = now_ms()
     if now < OLDEST_CLOCK:
         yield Finding(
             "clock", "fail", "the clock of this machine was never set", "set it, and keep it by NTP"
         )
         return
-    ahead = [worker for worker in workers if worker.seen > now + SKEW]
-    if ahead:
-        by = max(worker.seen for worker in ahead) - now
-        names = ", ".join(worker.id for worker in ahead[:3])
-        todo = "keep the clocks of all machines by NTP"
-        yield Finding("clock", "warn", f"{names}: ahead of this machine by {rough(by)}", todo)
-        return
-    yield Finding("clock", "ok", "agrees with what workers wrote" if workers else "is set")
+    skewed = [worker for worker in workers if abs(worker.skew) > SKEWED]
+    for worker in skewed:
+        text = f"{worker.host}: {describe_skew(worker.skew)} the broker's (worker {worker.id})"
+        yield Finding("clock", "warn", text, "keep it by NTP; dray goes by the broker's clock")
+    if not skewed:
+        yield Finding("clock", "ok", "those of the workers agree with the broker's" if workers else "is set")
 
 
 def check_workers(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from dray.cli.output import Column, age, brief, moment_of, one_line, plain, stam
 from dray.duration import format_duration
 from dray.info import JobInfo
 from dray.job import Error, Progress, State
-from dray.roster import WorkerInfo
+from dray.roster import SKEWED, WorkerInfo, describe_skew
 from dray.settings.forms import format_priorities
 
 JOB_COLUMNS = tuple(map(Column, ("ID", "TASK", "QUEUE", "STATUS", "TRY", "CREATED", "NOTE")))
@@ -195,9 +195,9 @@ def worker_row(info: WorkerInfo) -> list[str]:
     if info.priorities is not None:
         queues += f" [{format_priorities(frozenset(info.priorities))}]"
     done, failed = (sum(getattr(one, name) for one in info.executors) for name in ("succeeded", "failed"))
-    role = " ".join(
-        word for word in ("leader" if info.leader else "", info.mode) if word != "default"
-    ).strip()
+    mode = "" if info.mode == "default" else info.mode
+    clock = f"clock {describe_skew(info.skew)} the broker's" if abs(info.skew) > SKEWED else ""
+    role = ", ".join(word for word in ("leader" if info.leader else "", mode, clock) if word)
     running = f"{info.running}/{slots}" if slots else "-"
     return [
         info.id,

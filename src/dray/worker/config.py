@@ -1,4 +1,4 @@
-"""What an executor process, and a child process of it, are told at birth: one environment variable each.
+"""What the processes of a worker are told at birth: one environment variable each.
 
 Not the command line: settings hold passwords, and every user of a machine can read command lines.
 """
@@ -25,8 +25,6 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     folder: str
     """Where modules of the app are found, beside what is installed."""
-    channel: int
-    """File descriptor of the socket to whoever started it."""
 
     def command(self) -> list[str]:
         """What to start."""
@@ -51,8 +49,12 @@ class ExecutorConfig(_Told, frozen=True, kw_only=True):
     VARIABLE: ClassVar[str] = "DRAY_EXECUTOR"
     MODULE: ClassVar[str] = "dray.worker.process"
 
+    channel: int
+    """File descriptor of the socket to the supervisor."""
     worker: str
     number: int
+    started: int | None = None
+    """When the worker was started, by the broker's clock."""
     burst: bool = False
     pulse: int
     """File descriptor of the page for signs of life (`Pulse(fd)`)."""
@@ -72,7 +74,21 @@ class ChildConfig(_Told, frozen=True, kw_only=True):
     VARIABLE: ClassVar[str] = "DRAY_EXECUTOR_CHILD"
     MODULE: ClassVar[str] = "dray.worker.child"
 
+    channel: int
+    """File descriptor of the socket to the executor."""
     parent: int
     """Process id of the executor."""
     path: list[str] = []
     """The executor's `sys.path`."""
+
+
+class DeclareConfig(_Told, frozen=True, kw_only=True):
+    """For `dray.worker.declare`."""
+
+    VARIABLE: ClassVar[str] = "DRAY_DECLARE"
+    MODULE: ClassVar[str] = "dray.worker.declare"
+
+    parent: int
+    """Process id of the supervisor."""
+    started: int
+    """When the worker was started, by the broker's clock."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -42,7 +41,7 @@ class Endings:
         else:
             culprit = find_culprit(stacks, executor.tasks)
             culprits = [culprit] if culprit else []
-        log.warning("%s", _report(executor, why, culprits, records))
+        log.warning("%s", _report(executor, why, culprits, records, self._line.broker.clock()))
 
     async def settle_up(self, executor: Executor) -> None:
         """Settle and free what an executor that has ended left behind, however long the broker takes."""
@@ -100,11 +99,10 @@ def _since(record: Record, session: str) -> int:
     return next((run.since for run in record.runs if run.session == session), 0)
 
 
-def _report(executor: Executor, why: str, culprits: list[Culprit], records: list[Record]) -> str:
+def _report(executor: Executor, why: str, culprits: list[Culprit], records: list[Record], now: int) -> str:
     lines = [f"executor {executor.number} (pid {executor.pid}) is killed: {why}"]
     named = {culprit.task for culprit in culprits} - {None}
     suspects = [record for record in records if record.job.task in named] or records
-    now = time.time_ns() // 1_000_000
     for record in suspects[:SHOWN]:
         seconds = (now - _since(record, executor.session or "")) / 1000
         lines.append(f"  task {record.job.task}, job {record.id}, running for {seconds:.1f} s")

@@ -1,17 +1,20 @@
-"""How an executor process is started: its command line, and what it is told at birth."""
+"""How processes of a worker are started: their command line, and what they are told at birth."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from dray.settings import Settings
-from dray.worker.config import ExecutorConfig
+from dray.worker.config import DeclareConfig, ExecutorConfig
 from dray.worker.executors import Launch, Plan
 from dray.worker.pace import Pace
 
 
-def plan_for(app_path: str, settings: Settings, worker: str, *, burst: bool) -> Plan:
+def plan_for(
+    app_path: str, settings: Settings, worker: str, *, burst: bool, started: Callable[[], int]
+) -> Plan:
     """Executors that run the tasks of an app, found from the folder the worker was started in."""
     folder = str(Path.cwd())
     pace = None if settings.rate is None else Pace.make(settings.rate)
@@ -23,6 +26,7 @@ def plan_for(app_path: str, settings: Settings, worker: str, *, burst: bool) -> 
             folder=folder,
             worker=worker,
             number=number,
+            started=started(),
             burst=burst,
             channel=channel,
             pulse=pulse,
@@ -33,3 +37,11 @@ def plan_for(app_path: str, settings: Settings, worker: str, *, burst: bool) -> 
         return Launch(config.command(), {**os.environ, **config.environ()}, shared)
 
     return plan
+
+
+def declarer_for(app_path: str, settings: Settings, started: int) -> Launch:
+    """A process that writes down the schedules that an app's code declares, and ends."""
+    config = DeclareConfig(
+        app=app_path, settings=settings, folder=str(Path.cwd()), parent=os.getpid(), started=started
+    )
+    return Launch(config.command(), {**os.environ, **config.environ()})

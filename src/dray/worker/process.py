@@ -29,6 +29,7 @@ from dray.app import App
 from dray.broker.verbs import Broker
 from dray.errors import AppNotFound, BrokerAway, BrokerError
 from dray.loading import load_app
+from dray.reconciling import reconcile
 from dray.worker import logs
 from dray.worker.channel import Broken, Channel, FromSupervisor, Message, Stop, frame
 from dray.worker.children import Children
@@ -106,6 +107,7 @@ class Process:
         config, settings = self._config, self._config.settings
         dice = random.Random()  # noqa: S311 (jitter)
         broker = await self._connect(dice)
+        await self._declare(broker, dice)
         pulse = Pulse(config.pulse)
         self._executor = Executor(
             self._app,
@@ -143,6 +145,20 @@ class Process:
             else:
                 contact.held()
                 return broker
+
+    async def _declare(self, broker: Broker, dice: random.Random) -> None:
+        """Write down the schedules that the code declares. One that does not fit is no reason not to work."""
+        contact = Contact("executor", time.monotonic, dice.random)
+        while True:
+            try:
+                await reconcile(broker, self._app.declared_schedules(), started=self._config.started)
+            except BrokerAway as error:
+                await asyncio.sleep(contact.lost(error))
+                continue
+            except Exception:
+                log.exception("the schedules that the code declares could not be written")
+            contact.held()
+            return
 
     def _runners(self, judge: Judge) -> Runners:
         config = self._config

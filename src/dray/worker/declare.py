@@ -1,0 +1,50 @@
+"""Write down the schedules that an app's code declares, and end: `python -m dray.worker.declare`.
+
+For a worker without executors: its supervisor runs no user code, so somebody else must import the app.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from dray.errors import BrokerAway, DrayError
+from dray.loading import load_app
+from dray.worker import logs
+from dray.worker.config import DeclareConfig
+from dray.worker.guard import die_with
+from dray.worker.lifeline import Pauses
+
+log = logging.getLogger("dray.worker")
+
+
+def declare(config: DeclareConfig) -> int:
+    """Import the app and reconcile, however long the broker is away; the exit code."""
+    try:
+        app = load_app(config.app, Path(config.folder))
+        app.use(msgspec.structs.replace(app.loaded, settings=config.settings))
+        pauses = Pauses()
+        while True:
+            try:
+                app.reconcile_schedules(started=config.started)
+                return 0
+            except BrokerAway:
+                time.sleep(pauses.next())
+    except DrayError as error:
+        log.error("%s", error)
+        return 1
+
+
+def main() -> int:
+    config = DeclareConfig.from_environ()
+    die_with(config.parent)
+    logs.set_up(config.settings.log_level, config.settings.log_format)
+    return declare(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
