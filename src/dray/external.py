@@ -89,7 +89,6 @@ class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
     retries: int
     timeout: float | None
     """Seconds that it may run; None if nothing is said about it. Nobody but its holder sees to that."""
-    created_at: datetime
     lease_until: datetime
     suspect: bool = False
     """Whoever held it before did not come back: run it alone. If the lease of such a run ends, that counts as
@@ -417,7 +416,6 @@ class _Fetch:
             codec=codec,
             retries=job.retries,
             timeout=None if job.timeout is None else job.timeout / 1000,
-            created_at=moment(job.created),
             lease_until=until,
             suspect=taken.suspect,
             key=job.key,

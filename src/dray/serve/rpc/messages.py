@@ -1,0 +1,223 @@
+"""Our own values as messages of `dray.v1`, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from dray.broker.verbs import Entry, QueueInfo
+from dray.codec import to_json
+from dray.errors import EncodeError
+from dray.external import HeldJob
+from dray.info import JobInfo, moment, plain
+from dray.job import Error, Progress
+from dray.serve.models import JobIn
+from dray.serve.refusals import Refused
+from dray.serve.rpc import dray_pb2 as pb
+
+T = TypeVar("T")
+
+_ON_DUPLICATE: Final[Mapping[int, Any]] = {
+    pb.ON_DUPLICATE_UNSPECIFIED: None,
+    pb.ON_DUPLICATE_RETURN: "return",
+    pb.ON_DUPLICATE_RAISE: "raise",
+    pb.ON_DUPLICATE_REPLACE: "replace",
+}
+_write = msgspec.json.Encoder().encode
+
+
+def state(name: str) -> pb.State:
+    """A state by its name; what has none in the .proto is unspecified."""
+    try:
+        return cast(pb.State, pb.State.Value(f"STATE_{name.upper()}"))
+    except ValueError:
+        return pb.STATE_UNSPECIFIED
+
+
+def stamp(when: datetime | None) -> Timestamp | None:
+    if when is None:
+        return None
+    message = Timestamp()
+    message.FromDatetime(when.astimezone(UTC).replace(tzinfo=None))
+    return message
+
+
+def given(message: Message, field: str) -> Any:
+    """The value of an optional field; None if it was not said."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+# in
+
+
+def read_json(field: str, text: str, kind: type[T], default: T) -> T:
+    """The value of a JSON text; nothing at all means the default."""
+    if not text:
+        return default
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Refused(422, f"invalid_{field}", f"{field}: {error}", field) from None
+
+
+def job_in(request: pb.EnqueueRequest) -> JobIn:
+    """A job to enqueue, its values still to be checked."""
+    if request.on_duplicate not in _ON_DUPLICATE:
+        raise Refused(422, "invalid_on_duplicate", "a value of OnDuplicate is allowed", "on_duplicate")
+    return JobIn(
+        task=request.task,
+        args=read_json("args_json", request.args_json, list[Any], []),
+        kwargs=read_json("kwargs_json", request.kwargs_json, dict[str, Any], {}),
+        queue=request.queue or None,
+        priority=given(request, "priority"),
+        delay=given(request, "delay_seconds"),
+        at=_read_time(request),
+        key=request.key or None,
+        key_ttl=given(request, "key_ttl_seconds"),
+        on_duplicate=_ON_DUPLICATE[request.on_duplicate],
+        once=given(request, "once_seconds"),
+        id=request.id or None,
+        retries=given(request, "max_retries"),
+        backoff=request.backoff or None,
+        timeout=given(request, "timeout_seconds"),
+        ttl=given(request, "ttl_seconds"),
+        result_ttl=given(request, "result_ttl_seconds"),
+        group=request.group or None,
+        tags=list(request.tags),
+        description=request.description or None,
+        headers=dict(request.headers) or None,
+    )
+
+
+def _read_time(request: pb.EnqueueRequest) -> datetime | None:
+    if not request.HasField("at"):
+        return None
+    try:
+        return request.at.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise Refused(422, "invalid_at", "a time from 1970 to 9999 is allowed", "at") from None
+
+
+def read_error(message: pb.NackRequest) -> Error | None:
+    if not message.HasField("error"):
+        return None
+    error = message.error
+    return Error(error.type or "Failed", error.message, error.traceback)
+
+
+def read_progress(message: pb.ExtendRequest) -> Progress | None:
+    if not message.HasField("progress"):
+        return None
+    said = message.progress
+    return Progress(said.done, given(said, "total"), said.note)
+
+
+# out
+
+
+def job_out(info: JobInfo, result: object) -> pb.Job:
+    """Everything known of a job. `result` is a tuple of one, or None if there is none."""
+    message = pb.Job(
+        id=info.id,
+        task=info.task,
+        queue=info.queue,
+        priority=info.priority,
+        status=state(info.status),
+        attempt=info.attempt,
+        created_at=stamp(info.created_at),
+        due_at=stamp(info.due_at),
+        expires_at=stamp(info.expires_at),
+        started_at=stamp(info.started_at),
+        finished_at=stamp(info.finished_at),
+        reason=info.reason or "",
+        worker=info.worker or "",
+        runs=info.runs,
+        failures=info.failures,
+        crashes=info.crashes,
+        max_retries=info.retries,
+        key=info.key or "",
+        group=info.group or "",
+        tags=info.tags,
+        description=info.description,
+        waits_for=info.waits_for,
+        parent=info.parent or "",
+        cancelling=info.cancelling,
+    )
+    _add_parts(message, info)
+    if isinstance(result, tuple):
+        message.result_json = _text(result[0])
+    return message
+
+
+def _add_parts(message: pb.Job, info: JobInfo) -> None:
+    if info.args is not None and info.kwargs is not None:
+        message.args_json, message.kwargs_json = _text(info.args), _text(info.kwargs)
+    if info.timeout is not None:
+        message.timeout_seconds = info.timeout
+    if info.error is not None:
+        error = info.error
+        message.error.CopyFrom(pb.Error(type=error.type, message=error.message, traceback=error.traceback))
+    if info.progress is not None:
+        done = info.progress
+        message.progress.CopyFrom(pb.Progress(done=done.done, total=done.total, note=done.note))
+
+
+def _text(value: object) -> str:
+    """For onlookers: what JSON cannot carry is said in other words."""
+    return _write(plain(value)).decode()
+
+
+def held_out(job: HeldJob) -> pb.HeldJob:
+    message = pb.HeldJob(
+        id=job.id,
+        token=job.token,
+        task=job.task,
+        queue=job.queue,
+        priority=job.priority,
+        attempt=job.attempt,
+        max_retries=job.retries,
+        timeout_seconds=job.timeout,
+        lease_until=stamp(job.lease_until),
+        suspect=job.suspect,
+        key=job.key or "",
+        group=job.group or "",
+        tags=job.tags,
+        description=job.description,
+        headers=job.headers,
+    )
+    try:
+        # For workers: what JSON cannot carry unchanged must not reach them changed.
+        message.args_json = to_json(job.args).decode() if job.args is not None else ""
+        message.kwargs_json = to_json(job.kwargs).decode() if job.kwargs is not None else ""
+    except EncodeError:
+        message.args_json = message.kwargs_json = ""
+    if not message.args_json:
+        message.payload, message.codec = job.payload, job.codec
+    return message
+
+
+def queue_out(queue: QueueInfo) -> pb.Queue:
+    return pb.Queue(
+        name=queue.name,
+        counts={str(name): count for name, count in queue.counts.items()},
+        paused=queue.paused is not None,
+        next_due=_moment(queue.next_due),
+        oldest_ready=_moment(queue.oldest_ready),
+    )
+
+
+def events_out(entry: Entry) -> list[pb.Event]:
+    at = _moment(entry.at)
+    return [
+        pb.Event(kind=event.kind, id=event.id, queue=entry.queue, run=event.run, at=at, number=entry.number)
+        for event in entry.events
+    ]
+
+
+def _moment(ms: int | None) -> Timestamp | None:
+    return None if ms is None else stamp(moment(ms))

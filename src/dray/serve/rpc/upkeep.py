@@ -1,0 +1,54 @@
+"""Sweeping while no worker does: leases of workers in other languages must run out there too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Callable
+
+from dray.app import App
+from dray.worker.duties import Duties, Sweep
+from dray.worker.lifeline import Lifeline
+
+
+class Upkeep:
+    """The server's part in the duties: it stands in, and makes way for any worker."""
+
+    def __init__(self, app: App, answers: Callable[[bool], None]) -> None:
+        self._app, self._answers = app, answers
+        """Told whether the broker answers, every second."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(self._run()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        settings = self._app.settings
+        line = await Lifeline.open(self._app.connect, settings.lease / 1000)
+        duties = Duties(
+            line,
+            f"server-{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(3)}",
+            [Sweep(settings.sweep_interval)],
+            lease=settings.lease,
+            interval=settings.sweep_interval,
+            stands_in=True,
+        )
+        sweeping = asyncio.get_running_loop().create_task(duties.run())
+        try:
+            while True:
+                self._answers(line.answers.is_set())
+                await asyncio.sleep(1)
+        finally:
+            sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sweeping
+            await duties.give_up()
+            await line.broker.close()
