@@ -120,12 +120,12 @@ sys.exit(run_worker("shop:app", settings, burst="burst" in sys.argv, reload="rel
 class Site:
     """A folder with an app, its broker, and the workers that were started there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, code: str = APP) -> None:
         self.folder = folder
         self.path = folder / "jobs.db"
         self.url = f"sqlite:///{self.path}"
         self.code = folder / "shop.py"
-        self.code.write_text(APP.format(url=self.url, folder=str(folder)))
+        self.code.write_text(code.format(url=self.url, folder=str(folder)))
         self.app = load(self.code)
         self.broker = run_blocking(connect(self.url, "shop", blocking=True))
         self.workers: list[subprocess.Popen[bytes]] = []

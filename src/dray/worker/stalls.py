@@ -45,7 +45,7 @@ class Stalls:
         stall = self._open.get(executor)
         busy = executor.started.is_set() and not executor.stopping and not executor.doomed
         if stall is None:
-            if silence > STALL and busy and executor.running:
+            if silence > STALL and busy:
                 stall = self._open[executor] = Stall()
                 stall.longest = silence
                 self._begin(lambda: self._name(executor, stall))
