@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dray.broker.verbs import Accepted, Cancel, Doc, DocWrite, Ids
 from dray.errors import BrokerError, DecodeError, DrayError
 from dray.job import State
+from dray.reconciling import announce, remove_undeclared
 from dray.schedule import GRACE, KIND, NEWS, Schedule, Step, decode, encode, step
 from dray.worker.lifeline import Lifeline
 
@@ -31,6 +32,7 @@ READ_EVERY: Final = 60.0
 """Seconds between readings of all schedules when there is no news."""
 SHARE: Final = 10
 """After reading all, at least this many times as long passes before it is done again."""
+REMOVE_EVERY: Final = 60.0
 TOGETHER: Final = 50
 """How many schedules are dealt with at a time."""
 PUT_OFF: Final = 60_000
@@ -212,3 +214,14 @@ class Schedules:
 
 def _next_run(schedule: Schedule) -> int | None:
     return None if schedule.paused is not None else schedule.next_run
+
+
+class Undeclared:
+    """Removes schedules that came from code, once no code declares them any more."""
+
+    name = "removing schedules"
+
+    async def step(self, line: Lifeline) -> float:
+        if await line.ask(remove_undeclared):
+            await line.ask(announce)
+        return REMOVE_EVERY

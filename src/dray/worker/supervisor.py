@@ -36,7 +36,7 @@ from dray.worker.launch import declarer_for, plan_for
 from dray.worker.lifeline import Lifeline
 from dray.worker.posts import Posts, Rules
 from dray.worker.reload import Watch
-from dray.worker.schedules import Schedules
+from dray.worker.schedules import Schedules, Undeclared
 from dray.worker.skew import Skew
 from dray.worker.speculation import Speculation
 from dray.worker.stalls import Stalls
@@ -89,7 +89,7 @@ def duties_of(settings: Settings) -> list[Duty]:
     """What a worker of this mode does for all while it leads."""
     duties: list[Duty] = [Sweep(settings.sweep_interval), Archive(settings.lease), Speculation()]
     if settings.schedules:
-        duties.append(Schedules(settings.lease, settings.durability))
+        duties += [Schedules(settings.lease, settings.durability), Undeclared()]
     return duties
 
 
