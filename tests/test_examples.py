@@ -18,6 +18,21 @@ SAYS = {
         "cancelled while it ran: nobody wants to see it",
     ],
     "emails.py": ["delivered to flaky@x.org by attempt 3", "dead: ('never@x.org',) after 4 attempts"],
+    "fair_tenants.py": [
+        "it is done: small 1",
+        "it waited for fewer than ten of the big tenant's 500 jobs: True",
+    ],
+    "gpu_routing.py": [
+        "before any worker runs: no_workers",
+        "models were trained on: gpu-1",
+        "pictures were resized on machines without a GPU: True",
+        "mail went out from any of them: True",
+    ],
+    "rate_limited_api.py": [
+        "bob's calls are done before ann's: True",
+        "ann started at most 21 calls in any second: True",
+        "a third call is refused for 60 minutes",
+    ],
     "fan_out.py": ["in all: 1229", "awaited: [4, 25, 168]"],
     "quickstart.py": ["enqueued: ready", "result: 5", "afterwards: succeeded"],
 }

@@ -89,7 +89,7 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
     if burst and not settings.runs_jobs:
         raise click.ClickException("--burst: mode scheduler-only runs no jobs, and so never ends by itself")
     _check_tasks(settings, probed)
-    _mention_unserved(settings, probed)
+    _mention_unserved(settings, probed, chosen="queues" in chosen)
     logs.set_up(settings.log_level, settings.log_format)
     return run_worker(path, settings, burst=burst, reload=reload, announce=_announce)
 
@@ -109,8 +109,8 @@ def _check_tasks(settings: Settings, probed: Probed) -> None:
             raise click.ClickException(f"tasks: the app has no task named {name!r}; {known}")
 
 
-def _mention_unserved(settings: Settings, probed: Probed) -> None:
-    """Tasks whose queue this worker leaves alone: mostly meant so, sometimes forgotten."""
+def _mention_unserved(settings: Settings, probed: Probed, *, chosen: bool) -> None:
+    """Tasks whose queue this worker leaves alone: forgotten, unless somebody said `-Q` just now."""
     left = sorted({queue for queue in probed.tasks.values() if queue not in settings.queues})
-    if left and settings.runs_jobs and settings.tasks is None:
+    if left and settings.runs_jobs and settings.tasks is None and not chosen:
         note(f"note: this worker does not serve queue {', '.join(left)}, which the app's tasks use (-Q)")
