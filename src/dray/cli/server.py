@@ -18,6 +18,7 @@ from dray.worker import logs
 
 OPTIONS: Final = {
     "http": "HOST:PORT",
+    "grpc": "HOST:PORT",
     "tls_cert": "FILE",
     "tls_key": "FILE",
     "log_level": "LEVEL",
@@ -38,7 +39,7 @@ def _setting_options(command: Any) -> Any:
 @click.option("--insecure", is_flag=True, help="Start without keys also where other machines can reach it.")
 @target_options
 def server_command(insecure: bool, **given: Any) -> int:
-    """Serve the HTTP API.
+    """Serve the HTTP API and, where `dray[grpc]` is installed, gRPC.
 
     On loopback it is open to everybody on this machine as long as there are no keys (`dray keys`); any other
     address needs some. SIGTERM or Ctrl-C finishes the requests at hand and ends streams; a second one ends at

@@ -9,7 +9,8 @@ shields.py     hosts, origins, headers
 limits.py      how much at a time, and how often
 openapi.py     the document, made from the table
 server.py      `dray server`: uvicorn, signals, TLS
-submit.py, jobs.py, queues.py, dead.py, feed.py, health.py     the handlers, by topic
+grpc.py, rpc/  the same app over gRPC               beside.py    both in one process
+submit.py, jobs.py, queues.py, schedules.py, dead.py, feed.py, health.py     the handlers, by topic
 """
 
 from __future__ import annotations

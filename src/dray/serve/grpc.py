@@ -36,7 +36,7 @@ class GrpcServer:
 
     def __init__(self, app: App, *, open: bool) -> None:
         settings = app.settings
-        self.port = 0
+        self.port, self.address = 0, ""
         self._shared = Shared(app)
         self._health = health.aio.HealthServicer()
         self._upkeep = Upkeep(app, self._answers)
@@ -57,10 +57,12 @@ class GrpcServer:
                 self.port = self._server.add_insecure_port(bind)
             else:
                 self.port = self._server.add_secure_port(bind, credentials)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {bind} for gRPC: {error}") from error
+        except RuntimeError:
+            self.port = 0
         if self.port == 0:
-            raise OSError(f"cannot listen on {bind} for gRPC")
+            raise DrayError(f"cannot listen on {bind} for gRPC: the address is in use, or not ours")
+        scheme, host = "grpc" if credentials is None else "grpcs", bind.rpartition(":")[0]
+        self.address = f"{scheme}://{host}:{self.port}"
         await self._tell(False)
         await self._server.start()
         self._upkeep.start()
@@ -106,7 +108,7 @@ async def serve_grpc(
     What is not given is taken from the settings `grpc`, `tls_cert`, `tls_key`. Beyond loopback it starts only
     if there are keys, or if `insecure` says that everybody who can reach it may do everything.
     """
-    where = bind or app.settings.grpc
+    where = bind or app.settings.grpc or ""
     host = where.rpartition(":")[0]
     if not host:
         raise InvalidInput("grpc", where, "host:port is allowed")
@@ -115,7 +117,8 @@ async def serve_grpc(
         raise InvalidInput(
             "grpc",
             where,
-            "beyond this machine a server needs keys: make one (`dray keys create`), or say --insecure",
+            "it can be reached from other machines, and there are no keys:"
+            " `dray keys create NAME --role admin` makes one; --insecure starts it all the same",
         )
     server = GrpcServer(app, open=local or insecure)
     await server.start(where, _credentials(app, tls_cert, tls_key))

@@ -15,6 +15,7 @@ import uvicorn
 from dray.app import App
 from dray.errors import DrayError
 from dray.keys import keys_in_settings
+from dray.serve.beside import Beside
 from dray.serve.http import Service
 from dray.serve.shields import LOOPBACK, is_loopback
 from dray.settings import Settings
@@ -44,22 +45,36 @@ def check_safe(app: App, host: str, *, insecure: bool) -> bool:
 def serve(app: App, *, insecure: bool = False, announce: Announce = log.info) -> int:
     """Serve until SIGTERM or SIGINT; a second signal does not wait for requests that are being worked on."""
     settings = app.settings
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says of itself we say in our own words
     host, _, port = settings.http.rpartition(":")
     open = check_safe(app, host, insecure=insecure)
     listening = _bind(host.strip("[]"), int(port))
     try:
         service = Service(app, open=open, hosts=_hosts(settings, host))
-        server = _Server(_config(service, settings), service)
+        beside = Beside(app, insecure=insecure)
+        server = _Server(_config(service, settings), service, beside)
         scheme = "https" if settings.tls_cert else "http"
         shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
         address = f"{scheme}://{shown}:{listening.getsockname()[1]}"
-        announce(f"dray server: {address}/api, for {app.name}; stop it with Ctrl-C")
+        hello = f"dray server: {address}/api, for {app.name}; stop it with Ctrl-C"
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(server.serve(sockets=[listening]))
+            runner.run(_run(server, beside, listening, [hello], announce))
     finally:
         listening.close()
     announce("dray server: stopped")
     return 0
+
+
+async def _run(
+    server: _Server, beside: Beside, listening: socket.socket, lines: list[str], announce: Announce
+) -> None:
+    await beside.start()
+    try:
+        for line in (*lines, *beside.lines):
+            announce(line)
+        await server.serve(sockets=[listening])
+    finally:
+        await beside.stop()
 
 
 def _hosts(settings: Settings, host: str) -> frozenset[str] | None:
@@ -108,9 +123,9 @@ def _config(service: Service, settings: Settings) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """uvicorn, with streams that end when it stops and an exit that is no failure."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, beside: Beside) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._beside = service, beside
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -127,3 +142,4 @@ class _Server(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         self._service.close()
+        self._beside.stop_soon()

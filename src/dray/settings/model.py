@@ -71,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     codec: str = "msgpack"
     history_url: str | None = None
     http: str = "127.0.0.1:8000"
-    grpc: str = "127.0.0.1:9090"
+    grpc: str | None = "127.0.0.1:9090"
     api_keys: tuple[str, ...] = ()
     accept_unknown_tasks: bool = False
     key_rate: str | None = None

@@ -119,7 +119,7 @@ TABLE: Final[dict[str, Setting]] = {
         "Where finished jobs are recorded for good.",
     ),
     "http": Setting(forms.address, "Where the server listens for HTTP."),
-    "grpc": Setting(forms.address, "Where the server listens for gRPC."),
+    "grpc": Setting(forms.optional(forms.address), "Where the server listens for gRPC; none: nowhere."),
     "api_keys": Setting(
         forms.words(),
         "Keys of the server beside those of `dray keys`: role+role:secret or role:sha256=hex; without a role,"
