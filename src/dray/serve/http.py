@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import version
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -17,9 +18,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-import dray
 from dray.app import App
-from dray.serve import dead, feed, health, jobs, queues, submit
+from dray.serve import dead, feed, health, jobs, queues, schedules, submit
 from dray.serve.callers import EVERYBODY, Caller, Gate
 from dray.serve.feed import Hub
 from dray.serve.limits import Room, Turnstile
@@ -45,13 +45,14 @@ class OpenApi(Out):
 
 
 async def _show_document(ask: Ask) -> Reply:
-    return Reply(document(ROUTES, dray.__version__))
+    return Reply(document(ROUTES, version("dray")))
 
 
 ROUTES: Final[tuple[Route, ...]] = (
     *submit.ROUTES,
     *jobs.ROUTES,
     *queues.ROUTES,
+    *schedules.ROUTES,
     *dead.ROUTES,
     *feed.ROUTES,
     *health.ROUTES,

@@ -10,6 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from dray.info import JobInfo, plain
 from dray.job import OnDuplicate, Overflow
+from dray.schedule import CatchUp
+from dray.schedule import Overlap as Overlapping
 
 Name = Annotated[
     str,
@@ -274,6 +276,7 @@ class LimitsIn(In):
 
     task: Name | None = None
     rate: str | UnsetType | None = UNSET
+    enqueue_rate: str | UnsetType | None = UNSET
     max_running: Positive | UnsetType | None = UNSET
     max_ready: Positive | UnsetType | None = UNSET
     overflow: Overflow | UnsetType | None = UNSET
@@ -354,6 +357,36 @@ class DeadIn(In):
     older: Duration | None = None
     all: bool = False
     dry_run: bool = False
+
+
+# schedules
+
+
+class ScheduleIn(In):
+    """A schedule to make: `cron` (with `tz`) or `every`, the call, and what its jobs are like."""
+
+    name: Name
+    task: Name
+    cron: str | None = None
+    tz: str | None = None
+    every: Duration | None = None
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    queue: Name | None = None
+    priority: Priority | None = None
+    retries: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    backoff: str | None = None
+    timeout: Duration | None = None
+    ttl: Duration | None = None
+    result_ttl: Duration | None = None
+    group: Word | None = None
+    tags: Annotated[list[Word], Meta(max_length=100)] | None = None
+    description: str | None = None
+    headers: dict[str, str] | None = None
+    jitter: Duration | None = None
+    catch_up: CatchUp | None = None
+    catch_up_cap: Positive | None = None
+    overlap: Overlapping | None = None
 
 
 # events and health

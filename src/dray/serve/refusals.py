@@ -18,6 +18,8 @@ from dray.errors import (
     InvalidInput,
     JobNotFound,
     QueueFull,
+    ScheduleExists,
+    ScheduleNotFound,
     TooLarge,
     UnknownTask,
 )
@@ -25,6 +27,8 @@ from dray.errors import (
 RETRY_AFTER: Final = 2
 """Seconds after which a client may try a broker again that is away."""
 _PLACE = re.compile(r" - at `\$\.?(?:query\.)?([^`]*)`$")
+_NAME_PATTERN = "A-Za-z0-9_."
+"""In what msgspec says of a name that is none; people are told in other words."""
 _MISSING = re.compile(r"(?:missing required|contains unknown) field `([^`]*)`")
 
 
@@ -78,12 +82,16 @@ def refusal_of(error: Exception) -> Refused | None:
             return Refused(422, "unreadable", str(error))
         case DuplicateJob():
             return Refused(409, "duplicate_job", str(error), "key")
+        case ScheduleExists():
+            return Refused(409, "schedule_exists", str(error), "name")
+        case ScheduleNotFound():
+            return Refused(404, "schedule_not_found", str(error), "name")
         case JobNotFound():
             return Refused(404, "job_not_found", str(error))
         case QueueFull():
             return try_later(429, "queue_full", str(error), getattr(error, "retry_after", 1))
-        case BrokerError():
-            return try_later(503, "broker_away", f"the broker does not answer: {error}", RETRY_AFTER)
+        case BrokerError():  # what it says is for the log: it may name machines
+            return try_later(503, "broker_away", "the broker cannot do this now; try again", RETRY_AFTER)
         case TimeoutError():
             message = "the broker took too long; whether it took effect is not known: repeat the request"
             return try_later(503, "broker_slow", message, RETRY_AFTER)
@@ -95,6 +103,8 @@ def _invalid(error: msgspec.ValidationError) -> Refused:
     text = str(error)
     found = _MISSING.search(text) or _PLACE.search(text)
     field = None if found is None else found[1].lstrip(".") or None
+    if _NAME_PATTERN in text:
+        text = f"{field}: 1-128 characters of A-Z a-z 0-9 _ . - are allowed"
     return Refused(422, _code(field), text, field)
 
 

@@ -15,7 +15,16 @@ from dray.errors import UnknownTask
 from dray.handle import JobHandle
 from dray.job import check_word
 from dray.serve.callers import Caller
-from dray.serve.models import BatchIn, BatchOut, BatchResult, ErrorBody, JobIn, RawBatch, Submitted
+from dray.serve.models import (
+    BatchIn,
+    BatchOut,
+    BatchResult,
+    ErrorBody,
+    JobIn,
+    RawBatch,
+    ScheduleIn,
+    Submitted,
+)
 from dray.serve.refusals import Refused, forbidden, refusal_of
 from dray.serve.routes import Ask, Reply, Route
 
@@ -80,12 +89,7 @@ async def _check_owner(caller: Caller, job: JobHandle[Any]) -> None:
 
 
 def _call(app: App, caller: Caller, given: JobIn, spare_id: str | None) -> Call[Any]:
-    caller.need(task=given.task)
-    task = app.tasks.get(given.task)
-    if task is None and not app.settings.accept_unknown_tasks:
-        known = sorted(name for name in app.tasks if caller.reaches(task=name))
-        raise UnknownTask(given.task, get_close_matches(given.task, known, n=2, cutoff=0.5), known)
-    caller.need(queue=given.queue or (task and task.options.queue) or "default")
+    args, kwargs = check_call(app, caller, given)
     _check_replace(caller, given)
     options: Using = {  # type: ignore[assignment]  # read_options checks each by its name
         name: value
@@ -94,14 +98,24 @@ def _call(app: App, caller: Caller, given: JobIn, spare_id: str | None) -> Call[
     }
     if spare_id is not None:
         options.setdefault("id", spare_id)
-    args, kwargs = tuple(given.args), given.kwargs
-    if task is not None:
-        try:
-            task.hints.check(args, kwargs)
-        except TypeError as error:
-            raise Refused(422, "invalid_args", str(error), "args") from error
-        args, kwargs = task.hints.convert(list(args), kwargs, text=True)
     return Call(given.task, args, kwargs, read_options(options))
+
+
+def check_call(app: App, caller: Caller, given: JobIn | ScheduleIn) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Whether the caller may enqueue this; the arguments, in the types that the task wants."""
+    caller.need(task=given.task)
+    task = app.tasks.get(given.task)
+    if task is None and not app.settings.accept_unknown_tasks:
+        known = sorted(name for name in app.tasks if caller.reaches(task=name))
+        raise UnknownTask(given.task, get_close_matches(given.task, known, n=2, cutoff=0.5), known)
+    caller.need(queue=given.queue or (task and task.options.queue) or "default")
+    if task is None:
+        return tuple(given.args), given.kwargs
+    try:
+        task.hints.check(tuple(given.args), given.kwargs)
+    except TypeError as error:
+        raise Refused(422, "invalid_args", str(error), "args") from error
+    return task.hints.convert(given.args, given.kwargs, text=True)
 
 
 def _check_replace(caller: Caller, given: JobIn) -> None:
