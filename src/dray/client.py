@@ -243,7 +243,7 @@ async def _listen(broker: Broker, watches: Watches, seconds: float) -> None:
     except BrokerAway:
         watches.missed = True
         raise
-    watches.hear(wake.finished)
+    watches.hear(wake.finished, wake.records)
     if not wake.finished and seconds == LOOK_AGAIN:
         await _look(broker, watches)
 

@@ -162,9 +162,11 @@ async def _ends(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, R
 
 
 async def _read_ends(link: Link, watching: Watching, ids: list[str]) -> set[str]:
-    """Read jobs that have ended. One that was retried by hand meanwhile has not: it is watched again."""
-    over = set()
-    for id, record in zip(ids, await link.broker.get(ids), strict=True):
+    """Read jobs that have ended, unless word of it told how. One that was retried by hand meanwhile has not:
+    it is watched again."""
+    over = {id for id in ids if (told := watching.records.get(id)) is not None and told.state.finished}
+    unread = [id for id in ids if id not in over]
+    for id, record in zip(unread, await link.broker.get(unread) if unread else (), strict=True):
         if _is_over(record):
             watching.records[id] = record
             over.add(id)

@@ -7,7 +7,7 @@ A link waits for word from the broker once, whatever number of callers wait on i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from dray.job import Record
 
@@ -62,9 +62,12 @@ class Watches:
             if record is None or record.state.finished:
                 self.hear((id,))
 
-    def hear(self, ids: Collection[str]) -> None:
+    def hear(self, ids: Collection[str], records: Mapping[str, Record] | None = None) -> None:
+        """Jobs have ended; `records` tells of some of them how."""
         for id in ids:
             for watching in self.open.pop(id, ()):
+                if records and id in records:
+                    watching.records[id] = records[id]
                 watching.tell(id)
 
     def forget(self, watching: Watching) -> None:

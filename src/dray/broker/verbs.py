@@ -71,6 +71,8 @@ class Wake(msgspec.Struct, frozen=True):
     told: bool = False
     """There is word for the session that `renew` has not told yet."""
     finished: tuple[str, ...] = ()
+    records: dict[str, Record] = {}
+    """Of some of the finished: how they ended, where word of it told that. The others are to be read."""
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -33,6 +33,8 @@ _NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.
 
 
 async def put(core: Core, jobs: Sequence[Job], when: DocWrite | None, now: int | None) -> list[Accepted]:
+    if when is None and jobs and _are_plain(core, jobs):
+        return await _put_plain(core, jobs, now)
     await _check_dependencies(core, jobs)
     token = ""
     if when is not None:
@@ -46,6 +48,31 @@ async def put(core: Core, jobs: Sequence[Job], when: DocWrite | None, now: int |
     if token:
         await forget_intent(core, token)
     return accepted
+
+
+def _are_plain(core: Core, jobs: Sequence[Job]) -> bool:
+    """Whether one call does it: plain jobs with generated ids, few enough, all of one queue that is enlisted."""
+    queue = jobs[0].queue
+    if len(jobs) > PUT_STEP or not core.knows(queue):
+        return False
+    # An id of this form that names another queue was refused before.
+    return all(job.queue == queue and queue_of(job.id) is not None and is_plain(job) for job in jobs)
+
+
+async def _put_plain(core: Core, jobs: Sequence[Job], now: int | None) -> list[Accepted]:
+    stamp, created = core.stamps(len(jobs)), core.told_time(now)
+    args: list[Arg] = []
+    for index, job in enumerate(jobs):
+        plain = class_of(job)
+        args += (job.id, body(job, stamp + index, created, plain), plain)
+    queue = jobs[0].queue
+    known, answers, aftermath = await core.call(core.on_queue("put", queue, now, "", *args))
+    if not known:
+        await core.enlist([queue])
+    await follow(core, queue, aftermath, now)
+    if answers == 1:
+        return [Accepted(job.id, State.READY) for job in jobs]
+    return [_accepted(*answers[at : at + 5]) for at in range(0, len(answers), 5)]
 
 
 async def _check_dependencies(core: Core, jobs: Sequence[Job]) -> None:
@@ -253,10 +280,6 @@ class _Step:
         for (queue, part), reply in zip(parts.items(), await self.core.calls(calls), strict=True):
             await self._answers(queue, part, reply, accepted)
         return [accepted[index] for index, _ in jobs]
-
-    def _token_of(self, part: Sequence[tuple[int, Job]]) -> str:
-        """A call that is made in parts has a token for each."""
-        return f"{self._token}.{part[0][0]}" if self._token else ""
 
     def _args(self, part: Sequence[tuple[int, Job]], extra: dict[str, dict[str, Any]]) -> list[Arg]:
         args: list[Arg] = []

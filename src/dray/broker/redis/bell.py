@@ -1,4 +1,4 @@
-"""Being woken: one connection that listens on channels, and counts what it hears on each.
+"""Being woken: one connection that listens on channels, counts what it hears on each, and keeps what was said.
 
 A channel is listened to before the store is looked at, so nothing slips in between. When the connection
 breaks, every channel counts as heard: whoever sleeps looks again, and the next one to sleep connects anew.
@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 from dray.broker.redis.options import Options
 from dray.broker.redis.router import Router
@@ -18,13 +18,28 @@ from dray.broker.redis.wire import BlockingLink, Link, Reply, pack
 from dray.errors import BrokerAway
 
 
+KEPT: Final = 4 << 20
+"""Bytes of what was said that nobody has asked for yet; more counts as a broken connection."""
+
+
 class Bell(Protocol):
+    broken: int
+    """Another number whenever something that was said may have been missed."""
+
     async def listen(self, channels: Sequence[str]) -> None:
         """Be sure to hear what is said on these channels from now on."""
         ...
 
     def heard(self, channels: Sequence[str]) -> int:
         """A number that is another one after something was said on one of the channels."""
+        ...
+
+    def said(self, channel: str) -> list[bytes]:
+        """What was said on a channel, other than `1` (look!); each is told once."""
+        ...
+
+    def take_in(self) -> None:
+        """Hear what has come already."""
         ...
 
     async def sleep(self, channels: Sequence[str], heard: int, seconds: float) -> None:
@@ -45,22 +60,39 @@ class _Ears:
         self._router, self._options = router, options
         self._subscribed: set[str] = set()
         self._counts: dict[str, int] = {}
-        self._broken = 0
+        self._said: dict[str, list[bytes]] = {}
+        self._kept = 0
+        self.broken = 0
 
     def heard(self, channels: Sequence[str]) -> int:
-        return self._broken + sum(self._counts.get(channel, 0) for channel in channels)
+        return self.broken + sum(self._counts.get(channel, 0) for channel in channels)
+
+    def said(self, channel: str) -> list[bytes]:
+        words = self._said.pop(channel, [])
+        self._kept -= sum(map(len, words))
+        return words
 
     def _hear(self, reply: Reply) -> bool:
         if reply[0] != b"message":
             return False
         channel = reply[1].decode()
         self._counts[channel] = self._counts.get(channel, 0) + 1
+        if reply[2] != b"1":
+            self._said.setdefault(channel, []).append(reply[2])
+            self._kept += len(reply[2])
+            if self._kept > KEPT:
+                self._forget()
         return True
 
     def _break(self) -> None:
-        self._broken += 1
         self._subscribed.clear()
         self._counts.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.broken += 1
+        self._said.clear()
+        self._kept = 0
 
 
 class LoopBell(_Ears):
@@ -70,10 +102,12 @@ class LoopBell(_Ears):
         super().__init__(router, options)
         self._link: Link | None = None
         self._opening = asyncio.Lock()
-        self._changed = asyncio.Event()
+        self._sleeping: dict[asyncio.Future[None], None] = {}
         self._confirmed: dict[str, asyncio.Future[None]] = {}
 
     async def listen(self, channels: Sequence[str]) -> None:
+        if self._link is not None and self._link.open and self._subscribed.issuperset(channels):
+            return
         async with self._opening:
             link = await self._connected()
             new = [channel for channel in channels if channel not in self._subscribed]
@@ -115,16 +149,26 @@ class LoopBell(_Ears):
         self._confirmed.clear()
         self._rouse()
 
+    def take_in(self) -> None:
+        """The loop does that."""
+
     def _rouse(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        for sleeper in self._sleeping:
+            if not sleeper.done():
+                sleeper.set_result(None)
 
     async def sleep(self, channels: Sequence[str], heard: int, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while self.heard(channels) == heard and (left := end - loop.time()) > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+        while self.heard(channels) == heard and loop.time() < end:
+            sleeper: asyncio.Future[None] = loop.create_future()
+            self._sleeping[sleeper] = None
+            timer = loop.call_at(end, _end, sleeper)
+            try:
+                await sleeper
+            finally:
+                timer.cancel()
+                del self._sleeping[sleeper]
 
     async def check(self) -> None:
         if self._link is not None and self._link.open:
@@ -134,6 +178,11 @@ class LoopBell(_Ears):
     def close(self) -> None:
         if self._link is not None:
             self._link.close()
+
+
+def _end(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
 
 
 class BlockingBell(_Ears):
@@ -162,6 +211,13 @@ class BlockingBell(_Ears):
             home = await self._router.open()
             self._link = await BlockingLink.connect(home.address, self._options)
         return self._link
+
+    def take_in(self) -> None:
+        try:
+            while self._link is not None and (reply := self._link.heard(0)) is not None:
+                self._hear(reply)
+        except BrokerAway:
+            self._break()
 
     async def sleep(self, channels: Sequence[str], heard: int, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -46,6 +46,8 @@ class Core:
         dead = -1 if retention.dead_ttl is None else retention.dead_ttl
         self._retention = f"{retention.done_ttl},{dead},{retention.result_ttl}"
         self._enlisted: set[str] = set()
+        self.watched: dict[tuple[str, str], float] = {}
+        """When it was written down last that a watcher waits for jobs of a queue."""
         self._stamp = 0
         self._ahead = 0
         """Microseconds by which the server's clock is ahead of our steady one."""

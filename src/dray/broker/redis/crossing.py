@@ -8,6 +8,8 @@ what else is left behind (a dependant that waits no more, a directory entry with
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +21,7 @@ from dray.job import queue_of
 
 PAGE = 500
 WATCHER_TTL: Final = 2 * 24 * 3600
+WATCHER_AGAIN: Final = 60.0
 
 
 async def locate(core: Core, ids: Iterable[str], held: bool = False) -> dict[str, str]:
@@ -41,9 +44,16 @@ async def locate(core: Core, ids: Iterable[str], held: bool = False) -> dict[str
 
 
 async def watch_queues(core: Core, watcher: str, queues: Iterable[str]) -> None:
-    """Write down where a watcher waits for jobs, before it does."""
+    """Write down where a watcher waits for jobs, before it does; once a minute is enough."""
+    now = time.monotonic()
+    new = [queue for queue in queues if now - core.watched.get((watcher, queue), -math.inf) > WATCHER_AGAIN]
+    if not new:
+        return
     key = f"{core.keys.own}w:{watcher}"
-    await core.calls([command(key, "SADD", key, *queues), command(key, "EXPIRE", key, WATCHER_TTL)])
+    await core.calls([command(key, "SADD", key, *new), command(key, "EXPIRE", key, WATCHER_TTL)])
+    if len(core.watched) > 10_000:
+        core.watched.clear()
+    core.watched |= {(watcher, queue): now for queue in new}
 
 
 async def follow(core: Core, queue: str, aftermath: Sequence[Any], now: int | None) -> None:

@@ -87,6 +87,15 @@ class Router:
         return link
 
     async def call(self, call: Call) -> Reply:
+        """The same as `calls` with one, which nearly all are."""
+        if self._home is not None and not self.cluster:
+            link = self._links.get(self._home)
+            if link is not None and link.open:
+                [reply] = await link.exchange(call.packed(), 1)
+                if not isinstance(reply, hiredis.ReplyError):
+                    return reply
+                if not await self._amend(link, call, str(reply)):
+                    return call.reply
         [reply] = await self.calls([call])
         return reply
 
@@ -94,6 +103,14 @@ class Router:
         """Run one script."""
         [reply] = await self.calls([Call(SCRIPTS[name], key, args)])
         return reply
+
+    async def post(self, calls: Sequence[Call]) -> None:
+        """Make calls whose answers nobody needs: without waiting, where that can be."""
+        link = self._links.get(self._home) if self._home is not None and not self.cluster else None
+        if isinstance(link, Link) and link.open and calls:
+            link.begin(b"".join([call.packed() for call in calls]), len(calls))
+        elif calls:
+            await self.calls(calls)
 
     async def calls(self, calls: Sequence[Call]) -> list[Reply]:
         """Make calls that do not depend on each other; those to one node travel together, in order."""

@@ -242,6 +242,16 @@ def read_kept(queue: str, id: str, row: Sequence[Any], now: int, retention: Rete
     return Kept(record, whole.stamp)
 
 
+def read_ended(id: str, told: bytes, retention: Retention) -> Record:
+    """How a job ended, as a watcher is told it (see lua/settle_plain.lua)."""
+    facts, _, rest = told.partition(b"\n")
+    queue, now, head, body = facts.decode().split(" ")
+    end = int(head) + int(body)
+    result = rest[end + 1 :] if len(rest) > end else None
+    row = (rest[: int(head)], rest[int(head) : end], result, None, ())
+    return read_kept(queue, id, row, int(now), retention).record
+
+
 def _job(stored: Body, queue: str, id: str, class_: str) -> Job:
     """The job as it stands; one whose bytes cannot be read shows what is known, and the bytes."""
     try:

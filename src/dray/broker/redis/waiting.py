@@ -1,5 +1,9 @@
 """`wait`: look, and if there is nothing, be registered as asleep in the same step; then sleep until rung.
 
+A ring says what it is for: who is rung for work, or told how a job ended, need not look once more. What is
+told to a watcher that listens is told once and not kept, so a connection that broke may have cost word of an
+end: the next wait for that watcher says so, and whoever waits reads its jobs again.
+
 Nothing is polled. Every `SLICE` a sleeper looks anyhow, and sees whether its bell still hears: that bounds
 what a ring lost with a node, or a connection that died without a word, can cost.
 """
@@ -10,16 +14,20 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from dray.broker.redis.bell import Bell
 from dray.broker.redis.core import Core
 from dray.broker.redis.router import Call, command
+from dray.broker.redis.rows import read_ended
 from dray.broker.redis.taking import filter_args
 from dray.broker.verbs import Interest, Wake
-from dray.errors import BrokerError
+from dray.errors import BrokerAway, BrokerError
+from dray.job import Record
 
-SLICE = 5.0
+SLICE: Final = 5.0
+ASK_AGAIN: Final = 1.0
+"""Seconds for which a session that was known is taken to be so: word for it rings."""
 
 
 class Waiting:
@@ -32,10 +40,16 @@ class Waiting:
         self._rising: set[asyncio.Task[None]] = set()
         self._places: dict[tuple[str | None, str | None], tuple[Sequence[str], Sequence[str]]] = {}
         """Where else than in its own queues there may be word for a session, or mail for a watcher."""
+        self._listened: dict[str, int] = {}
+        """Watchers whose mail was fetched once they were listened for, and which connection listens since."""
+        self._known: dict[str, tuple[float, int]] = {}
+        """When a session was last known, and which connection listened then."""
 
     async def wait(self, interest: Interest, timeout: float) -> Wake:
         if timeout <= 0:
-            return (await self._look(interest, "", 0))[0]
+            self._bell.take_in()
+            said = self._said(interest)
+            return _both(said, (await self._look(interest, "", 0))[0])
         waiter = self._free.pop() if self._free else self._name()
         try:
             return await self._wait(interest, timeout, waiter)
@@ -50,26 +64,65 @@ class Waiting:
         deadline = time.monotonic() + timeout
         channels = self._channels(interest, waiter)
         asleep: list[str] = []
+        wake, looked = Wake(), False
         try:
-            while True:
+            while wake == Wake():
                 await self._bell.listen(channels)
-                heard = self._bell.heard(channels)
-                left = deadline - time.monotonic()
+                heard, left = self._bell.heard(channels), deadline - time.monotonic()
+                if not looked:
+                    self._bell.said(channels[0])  # for an earlier wait of this name
+                until = SLICE
+                wake = self._said(interest)
+                if wake == Wake() and (looked or not self._hears_all(interest)):
+                    wake, until, asleep = await self._look(interest, waiter if left > 0 else "", left)
+                looked = True
                 if left <= 0:
-                    wake, _, _ = await self._look(interest, "", 0)
                     break
-                wake, until, asleep = await self._look(interest, waiter, left)
-                if wake != Wake():
-                    break
-                nap = min(left, until, SLICE)
-                await self._bell.sleep(channels, heard, nap)
-                if nap == SLICE and self._bell.heard(channels) == heard:
-                    await self._bell.check()
+                if wake == Wake():
+                    wake = await self._sleep(interest, channels, heard, min(left, until, SLICE))
         except BaseException:
             self._leave(interest, waiter)
             raise
-        await self._rise(asleep, waiter, 0)
+        await self._rise(asleep, waiter)
         return wake
+
+    async def _sleep(self, interest: Interest, channels: list[str], heard: int, nap: float) -> Wake:
+        await self._bell.sleep(channels, heard, nap)
+        if nap == SLICE and self._bell.heard(channels) == heard:
+            await self._bell.check()
+        return _both(Wake(work=b"w" in self._bell.said(channels[0])), self._said(interest))
+
+    def _said(self, interest: Interest) -> Wake:
+        """What watchers were told meanwhile."""
+        watcher = interest.watcher
+        if watcher is None:
+            return Wake()
+        since = self._listened.get(watcher)
+        if since is not None and since != self._bell.broken:
+            del self._listened[watcher]
+            raise BrokerAway("the connection that listens was cut: word of an end may be lost, read again")
+        finished: dict[str, None] = {}
+        records: dict[str, Record] = {}
+        for message in self._bell.said(self._core.keys.watcher_channel(watcher)):
+            name, _, ended = message.partition(b"\n")
+            id = name.decode()
+            finished[id] = None
+            if ended:
+                records[id] = read_ended(id, ended, self._core.retention)
+            else:
+                records.pop(id, None)
+        return Wake(finished=tuple(finished), records=records) if finished else Wake()
+
+    def _hears_all(self, interest: Interest) -> bool:
+        """Whether nothing but word for a watcher is of interest, and nothing of that can have been missed.
+
+        On a cluster word is mailed as well, as a node does not know who listens at the others.
+        """
+        watcher = interest.watcher
+        if self._core.router.cluster:
+            return False
+        alone = watcher is not None and not interest.queues and interest.session is None
+        return alone and self._listened.get(watcher or "") == self._bell.broken
 
     def _channels(self, interest: Interest, waiter: str) -> list[str]:
         keys = self._core.keys
@@ -89,11 +142,14 @@ class Waiting:
         task.add_done_callback(self._rising.discard)
 
     async def _rise_quietly(self, queues: Sequence[str], waiter: str) -> None:
+        """A ring that nobody will answer is passed on."""
         with contextlib.suppress(BrokerError):
-            await self._rise(queues, waiter, 1)
+            await self._core.calls([self._core.on_queue("rise", name, None, waiter) for name in queues])
 
-    async def _rise(self, queues: Sequence[str], waiter: str, unheard: int) -> None:
-        await self._core.calls([self._core.on_queue("rise", name, None, waiter, unheard) for name in queues])
+    async def _rise(self, queues: Sequence[str], waiter: str) -> None:
+        """Not asleep any more. Nobody waits for the answer, where that can be: what follows comes after it."""
+        keys = [self._core.keys.queue(name) + "sleep" for name in queues]
+        await self._core.router.post([command(key, "HDEL", key, waiter) for key in keys])
 
     async def settle(self) -> None:
         """Before the connection is closed."""
@@ -106,7 +162,9 @@ class Waiting:
         Where else there may be word or mail is asked for in the same round trip, and looked at as it was
         known before; what is new to us costs another.
         """
+        broken, session = self._bell.broken, interest.session
         look = _Look(self._core, interest, waiter, int(min(max(left, 0), SLICE) * 1000))
+        look.knows_session = bool(waiter) and self._known_lately(session)
         elsewhere, watched = self._places.get((interest.session, interest.watcher), ((), ()))
         await look.around(interest.queues, elsewhere, watched)
         if look.new_places((elsewhere, watched)):
@@ -116,12 +174,28 @@ class Waiting:
                 [name for name in look.elsewhere if name not in elsewhere],
                 [name for name in look.watched if name not in watched],
             )
+        if interest.watcher is not None and waiter:
+            self._listened.setdefault(interest.watcher, broken)
+        if session is not None and waiter and not (look.told or look.knows_session):
+            self._known[session] = (time.monotonic(), broken)
         return Wake(look.work, look.told, tuple(look.finished)), look.until, look.asleep
+
+    def _known_lately(self, session: str | None) -> bool:
+        at, broken = self._known.get(session or "", (0.0, -1))
+        return broken == self._bell.broken and time.monotonic() - at < ASK_AGAIN
 
     def _remember(self, interest: Interest, places: tuple[Sequence[str], Sequence[str]]) -> None:
         if len(self._places) > 1000:
             self._places.clear()
+            self._known.clear()
         self._places[interest.session, interest.watcher] = places
+
+
+def _both(one: Wake, other: Wake) -> Wake:
+    if one == Wake():
+        return other
+    finished = tuple(dict.fromkeys((*one.finished, *other.finished)))
+    return Wake(one.work or other.work, one.told or other.told, finished, {**one.records, **other.records})
 
 
 class _Look:
@@ -130,6 +204,8 @@ class _Look:
     def __init__(self, core: Core, interest: Interest, waiter: str, length: int) -> None:
         self._core, self._interest, self._waiter, self._length = core, interest, waiter, length
         self.work = self.told = False
+        self.knows_session = False
+        """It was known a moment ago: there is no need to ask where else there may be word for it."""
         self.finished: dict[str, None] = {}
         self.until = 3600.0
         self.asleep: list[str] = []
@@ -147,6 +223,8 @@ class _Look:
         looks = [self._look(name, self._waiter, 1) for name in queues]
         looks += [self._look(name, "", 0) for name in elsewhere]
         mail = [core.on_queue("mail", name, None, watcher or "") for name in watched]
+        if self.knows_session:
+            session = None
         ask = [] if session is None else [core.on_own("session_enrol", None, session, "")]
         ask += [] if watcher is None else [command(key, "SMEMBERS", key)]
         replies = await core.calls([*looks, *mail, *ask])

@@ -117,6 +117,9 @@ class Link(asyncio.Protocol):
     async def exchange(self, data: bytes, count: int) -> list[Reply]:
         if not self.open:
             raise cut(self.address)
+        return await self.begin(data, count)
+
+    def begin(self, data: bytes, count: int) -> asyncio.Future[list[Reply]]:
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
         self._pending.append((count, [], future, self._loop.time() + self._timeout))
         if not self._unsent:
@@ -124,7 +127,7 @@ class Link(asyncio.Protocol):
         self._unsent.append(data)
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout, self._check)
-        return await future
+        return future
 
     def send(self, data: bytes) -> None:
         """Write without waiting for an answer."""
@@ -171,7 +174,9 @@ class BlockingLink:
         self.address, self.mode = address, ""
         self._socket: socket.socket | None = sock
         self._reader = hiredis.Reader()
-        self._timeout = timeout
+        self._timeout = self._waits = timeout
+        sock.settimeout(timeout)
+        self._buffer = bytearray(65_536)  # a new one for every reply would cost more than reading it
 
     @classmethod
     async def connect(cls, address: Address, options: Options) -> BlockingLink:
@@ -199,13 +204,21 @@ class BlockingLink:
 
     async def exchange(self, data: bytes, count: int) -> list[Reply]:
         self.send(data)
+        if count == 1:
+            return [self.receive(self._timeout)]
         return [self.receive(self._timeout) for _ in range(count)]
+
+    def _wait_for(self, seconds: float, sock: socket.socket) -> None:
+        """Each change is a call of the system's."""
+        if seconds != self._waits:
+            sock.settimeout(seconds)
+            self._waits = seconds
 
     def send(self, data: bytes) -> None:
         if self._socket is None:
             raise cut(self.address)
         try:
-            self._socket.settimeout(self._timeout)
+            self._wait_for(self._timeout, self._socket)
             self._socket.sendall(data)
         except OSError as error:
             self.close()
@@ -217,18 +230,18 @@ class BlockingLink:
             if self._socket is None:
                 raise cut(self.address)
             try:
-                self._socket.settimeout(seconds)
-                data = self._socket.recv(262_144)
+                self._wait_for(seconds, self._socket)
+                size = self._socket.recv_into(self._buffer)
             except TimeoutError as error:
                 self.close()
                 raise silent(self.address, seconds) from error
             except OSError as error:
                 self.close()
                 raise cut(self.address) from error
-            if not data:
+            if not size:
                 self.close()
                 raise cut(self.address)
-            self._reader.feed(data)
+            self._reader.feed(self._buffer, 0, size)
         return reply
 
     def heard(self, seconds: float) -> Reply | None:

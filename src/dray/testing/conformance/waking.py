@@ -243,7 +243,10 @@ class TestWatching(RealTime):
             ann = await bench.worker()
             taken = await ann.take_one()
             await (ann.succeed(taken) if end == "succeeded" else ann.kill(taken))
-        assert await answer() == Wake(finished=("job",))
+        wake = await answer()
+        assert (wake.work, wake.told, wake.finished) == (False, False, ("job",))
+        [record] = await bench.broker.get(["job"], now=bench.clock.now)
+        assert wake.records.get("job", record) == record
 
     async def test_an_end_between_get_and_wait_is_not_missed(self, bench: Bench) -> None:
         await bench.put(job())

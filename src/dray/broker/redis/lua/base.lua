@@ -62,7 +62,8 @@ local function can_run(sleeper, class)
   return not sleeper.t or sleeper.t[task] == true
 end
 
--- A job that became ready wakes one who can run it; who did not hear (nobody listens on its bell) is dead: the next.
+-- A job that became ready wakes one who can run it ('w': there is work; else '1': look again); who did not hear
+-- (nobody listens on its bell) is dead: the next.
 local function ring()
   if not (woken.all or woken.due or next(woken.ready)) then return end
   local asleep = call('HGETALL', Q .. 'sleep')
@@ -73,20 +74,20 @@ local function ring()
     sleeper.name = asleep[i]
     sleepers[#sleepers + 1] = sleeper
   end
-  local function wake(sleeper)
+  local function wake(sleeper, word)
     sleeper.woken = true
     call('HDEL', Q .. 'sleep', sleeper.name)
-    return call('PUBLISH', channel('b', sleeper.name), '1') > 0
+    return call('PUBLISH', channel('b', sleeper.name), word) > 0
   end
   for class, jobs in pairs(woken.ready) do
     for _, sleeper in ipairs(sleepers) do
       if jobs == 0 then break end
-      if not sleeper.woken and can_run(sleeper, class) and wake(sleeper) then jobs = jobs - 1 end
+      if not sleeper.woken and can_run(sleeper, class) and wake(sleeper, 'w') then jobs = jobs - 1 end
     end
   end
   for _, sleeper in ipairs(sleepers) do
     local early = woken.due and sleeper.u > woken.due
-    if not sleeper.woken and (woken.all or early) then wake(sleeper) end
+    if not sleeper.woken and (woken.all or early) then wake(sleeper, '1') end
   end
 end
 

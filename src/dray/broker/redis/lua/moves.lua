@@ -166,14 +166,16 @@ local function tell_dependants(id, ended)
   end
 end
 
--- Word for those who watch the job, and for the jobs that wait for it.
+-- Word for those who watch the job, and for the jobs that wait for it. A watcher that listens is sent "id\n", and after
+-- a plain success what became of the job (settle_plain), so that nobody has to read it; others find mail when they come.
 local function tell(id, ended)
   if call('SISMEMBER', Q .. 'ends', id) == 0 then return end
   for _, watcher in ipairs(call('SMEMBERS', Q .. 'w:' .. id)) do
-    call('ZADD', Q .. 'm:' .. watcher, now, id)
-    call('PEXPIRE', Q .. 'm:' .. watcher, 2 * DAY)
-    call('SADD', Q .. 'mailed', watcher)
-    call('PUBLISH', channel('w', watcher), '1')
+    if call('PUBLISH', channel('w', watcher), id .. '\n') == 0 then
+      call('ZADD', Q .. 'm:' .. watcher, at, id)
+      call('PEXPIRE', Q .. 'm:' .. watcher, 2 * DAY)
+      call('SADD', Q .. 'mailed', watcher)
+    end
   end
   call('DEL', Q .. 'w:' .. id)
   tell_dependants(id, ended)

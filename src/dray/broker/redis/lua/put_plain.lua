@@ -25,7 +25,7 @@ local function plainly()
   local at = ARGV[1]
   if at == '' then
     local time = call('TIME')
-    at = string.format('%s%03d', time[1], math.floor(time[2] / 1000))
+    at = time[1] .. string.sub('00000' .. time[2], -6, -4)
   end
 
   local n = call('HMGET', Q .. 'n', 'known', 'line', 'turn', 'feed', 'events')

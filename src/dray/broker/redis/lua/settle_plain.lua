@@ -1,7 +1,8 @@
 -- settle_plain: the short way through `settle`, for successes of first runs that nothing has happened to, in a queue
 -- without limits of an operator's. What else comes goes the whole way, and finds nothing changed.
 --
--- The same arguments and reply as settle. Who watches one of the jobs is told what became of it, see `tell` in moves.
+-- The same arguments and reply as settle. Whoever watches one of the jobs and listens is sent what a read would show:
+-- "id\nqueue now length-of-head length-of-body\n<head><body><result as given>", unless that is long.
 local function plainly()
   local Q, call, session = KEYS[1], redis.call, ARGV[3]
   local names, seen = {}, {}
@@ -14,7 +15,7 @@ local function plainly()
   local now, at = tonumber(ARGV[1]), ARGV[1]
   if not now then
     local time = call('TIME')
-    at = string.format('%s%03d', time[1], math.floor(time[2] / 1000))
+    at = time[1] .. string.sub('00000' .. time[2], -6, -4)
     now = tonumber(at)
   end
   local done_ttl, result_ttl = string.match(ARGV[2], '^(%d+),%-?%d+,(%d+)$')
@@ -68,15 +69,18 @@ local function plainly()
     number .. '-0', 'a', at, 'e', 'S' .. table.concat(refs, '\nS'))
 
   for _, i in ipairs(watched) do
-    local id, channel = names[i], 'dray:' .. string.match(Q, '{(.-):') .. ':w:'
-    local body, result = call('HGET', Q .. 'job', id), ARGV[4 * i + 2]
+    local id, namespace, queue = names[i], string.match(Q, '{(.-):([^{}]*)}')
+    local head, body, result = texts[2 * i], call('HGET', Q .. 'job', id), ARGV[4 * i + 2]
     local message = id .. '\n'
-    if #body + #result <= 65536 then message = message .. cmsgpack.pack({ texts[2 * i], body, result, now }) end
+    if #body + #result <= 65536 then
+      message = message .. table.concat({ queue, at, #head, #body }, ' ') .. '\n' .. head .. body .. result
+    end
     for _, watcher in ipairs(call('SMEMBERS', Q .. 'w:' .. id)) do
-      call('ZADD', Q .. 'm:' .. watcher, at, id)
-      call('PEXPIRE', Q .. 'm:' .. watcher, 172800000)
-      call('SADD', Q .. 'mailed', watcher)
-      call('PUBLISH', channel .. watcher, message)
+      if call('PUBLISH', 'dray:' .. namespace .. ':w:' .. watcher, message) == 0 then
+        call('ZADD', Q .. 'm:' .. watcher, at, id)
+        call('PEXPIRE', Q .. 'm:' .. watcher, 172800000)
+        call('SADD', Q .. 'mailed', watcher)
+      end
     end
     call('DEL', Q .. 'w:' .. id)
     call('SREM', Q .. 'ends', id)

@@ -11,7 +11,7 @@ local function plainly()
   local now, at = tonumber(ARGV[1]), ARGV[1]
   if not now then
     local time = call('TIME')
-    at = string.format('%s%03d', time[1], math.floor(time[2] / 1000))
+    at = time[1] .. string.sub('00000' .. time[2], -6, -4)
     now = tonumber(at)
   end
   if now >= cmsgpack.unpack(lease).x then return end

@@ -1,0 +1,20 @@
+-- look_plain: the short way through `look`, for who wants to sleep where there is nothing: no job is ready, due, offered
+-- or asked to stop, and no run of the session lost its validity. The same arguments and reply as look.
+local function plainly()
+  local Q, call, waiter, session = KEYS[1], redis.call, ARGV[3], ARGV[5]
+  if waiter == '' or ARGV[6] ~= '1' then return end
+  if call('EXISTS', Q .. 'index', Q .. 'due', Q .. 'offer', Q .. 'asked', Q .. 'v:' .. session) > 0 then return end
+  local now = tonumber(ARGV[1])
+  if not now then
+    local time = call('TIME')
+    now = tonumber(time[1] .. string.sub('00000' .. time[2], -6, -4))
+  end
+  local tasks, priorities = ARGV[8], ARGV[9]
+  call('HSET', Q .. 'sleep', waiter, '{"v":' .. ARGV[7]
+    .. (tasks ~= '' and ',"t":' .. tasks or '') .. (priorities ~= '' and ',"p":' .. priorities or '')
+    .. string.format(',"u":%.0f}', now + ARGV[4]))
+  return { 0, 0, '' }
+end
+
+local quick = plainly()
+if quick then return quick end
