@@ -34,6 +34,7 @@ from dray.testing.crew import Crew
 from dray.testing.live import LiveWorker
 from dray.testing.loops import OwnLoop
 from dray.testing.store import Clock, Ended, Store
+from dray.testing.ticking import Ticking
 from dray.why import explain
 
 LIMIT: Final = 10_000
@@ -67,6 +68,7 @@ class Harness:
         self._isolate = isolate
         self._clock = Clock()
         self._store = Store(app, self._clock)
+        self._ticking = Ticking(app, self._store, self._clock)
         self._own = OwnLoop()
         self._own_crew: Crew | None = None
         self._home: asyncio.AbstractEventLoop | None = None
@@ -85,6 +87,7 @@ class Harness:
             raise DrayError("this was entered before: call app.testing() for another one")
         self._before = (self.app.client, self.app.clock)
         self.app.client, self.app.clock = Client(self._open), self._clock
+        self._ticking.reconcile()
         return self
 
     def __exit__(
@@ -157,7 +160,10 @@ class Harness:
     def advance(
         self, by: Duration, *, limit: int | None = None, raise_errors: bool | None = None
     ) -> list[JobInfo]:
-        """Move the clock (seconds, `"5m"`, timedelta); what falls due by then runs at its time, in order."""
+        """Move the clock (seconds, `"5m"`, timedelta); what falls due by then runs at its time, in order.
+
+        Schedules make their jobs on the way.
+        """
         length = parse_duration("by", by)
         return self._report(self._block(lambda crew: self._advance(crew, length), limit), raise_errors)
 
@@ -200,12 +206,14 @@ class Harness:
 
     async def _advance(self, crew: Crew, length: int) -> None:
         target = self._clock() + length
+        self._ticking.reconcile()
         while True:
+            await self._ticking.put_due()
             await self._drain(crew)
             if self._store.gate.overrun or self._clock() >= target:
                 break
-            following = self._store.next_time(crew.filter)
-            self._clock.move_to(target if following is None else min(following, target))
+            times = (self._store.next_time(crew.filter), await self._ticking.next_time())
+            self._clock.move_to(min([at for at in times if at is not None] + [target]))
             self._store.nudge()
         while (await self._store.sweep()).more:
             pass

@@ -12,6 +12,7 @@ from dray.app import App
 from dray.errors import DrayError
 from dray.testing.crew import Crew
 from dray.testing.store import Clock, Store
+from dray.testing.ticking import Ticking
 
 GRACE: Final = 2.0
 """Seconds that running jobs get to finish when the test is over; then they are told to stop."""
@@ -121,6 +122,9 @@ class LiveWorker:
 
     async def _sweep(self) -> None:
         """What a supervisor does beside its executors."""
+        ticking = Ticking(self._app, self._store, self._clock)
         while True:
             await asyncio.sleep(self._app.settings.sweep_interval / 1000)
+            ticking.reconcile()
+            await ticking.put_due()
             await self._store.sweep()
