@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import difflib
 import zoneinfo
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
@@ -44,6 +45,7 @@ _FORMS: Final = (
     "five fields (minute hour day-of-month month day-of-week), six with seconds first, "
     f"or one of {', '.join(ALIASES)} is allowed"
 )
+_NEVER: Final = "there never is such a day"
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (wall-clock times have no zone here)
 _DAY: Final = 86_400
 
@@ -67,9 +69,9 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
         try:
             calendar = _calendar(text)
         except CronSimError as error:
-            raise InvalidInput("cron", expression, f"{_wording(error)}; {_FORMS}") from None
+            raise InvalidInput("cron", expression, _wording(text, error)) from None
         if _following(calendar, datetime(2000, 1, 1)) is None:  # noqa: DTZ001
-            raise InvalidInput("cron", expression, "no day of any year fits it")
+            raise InvalidInput("cron", expression, _NEVER)
         return cls(text, tz)
 
     def next(self, after: int) -> int | None:
@@ -162,9 +164,14 @@ def _check_fields(expression: str, text: str) -> None:
                 )
 
 
-def _wording(error: CronSimError) -> str:
-    """cronsim says "Bad day-of-month"."""
-    return "the " + str(error).removeprefix("Bad ").replace("-", " ") + " field is wrong"
+def _wording(text: str, error: CronSimError) -> str:
+    """cronsim says "Bad day-of-month", also of a day that the months given do not have."""
+    fields = text.split()
+    with suppress(CronSimError):
+        CronSim(" ".join([*fields[:-2], "*", fields[-1]]), _EPOCH)
+        if not fields[-2].startswith("*"):
+            return _NEVER
+    return f"the {str(error).removeprefix('Bad ').replace('-', ' ')} field is wrong; {_FORMS}"
 
 
 @lru_cache(maxsize=1024)

@@ -76,14 +76,14 @@ def enqueue_command(
     over before it is finished.
     """
     values = [read_value(text) for text in args]
-    named = _keywords(kwargs)
+    named = read_keywords(kwargs)
     options = _options(given)
     seconds = None if timeout is None else parse_duration("timeout", timeout) / 1000
     if seconds is not None and not wait:
         raise click.UsageError("--timeout is for --wait; --job-timeout limits the job itself")
     app = open_store(must_exist=False) if unknown else open_app()
     if not unknown:
-        _check(app, task, values, named)
+        check_call(app, task, values, named)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownTaskWarning)  # --unknown said it
         job = app.using(**options).enqueue(task, *values, **named)
@@ -103,7 +103,8 @@ def _refuse(word: str) -> None:
     raise ValueError(word)
 
 
-def _keywords(given: tuple[str, ...]) -> dict[str, Any]:
+def read_keywords(given: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` each, or a JSON object of several."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -132,7 +133,7 @@ def _options(given: dict[str, Any]) -> Any:
     return options
 
 
-def _check(app: App, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+def check_call(app: App, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Refuse here what would fail in the worker: an unknown task, arguments that do not fit."""
     task = app.tasks.get(name)
     if task is None:

@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Operate": {
         "queues": ("queues", "List, pause, resume, limit and purge queues."),
         "workers": ("workers", "See who is at work."),
+        "schedules": ("schedules", "List, make, change, pause and trigger schedules."),
         "keys": ("keys", "Make, list and revoke keys of the server."),
     },
     "Check": {
@@ -124,7 +125,8 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 @click.command(
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Without -A, commands that look and act (jobs, dead, queues, workers, doctor) need a broker only.",
+    epilog="Without -A, commands that look and act (jobs, dead, queues, workers, schedules, doctor) need a "
+    "broker only.",
 )
 @target_options
 @json_option

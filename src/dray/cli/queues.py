@@ -75,11 +75,12 @@ def _named(queue: str, task: str | None) -> str:
 def pause(queue: str, task: str | None, new: bool, reason: str) -> None:
     """Hand out no more jobs of a queue, or of one task in it. Running jobs finish, new ones are accepted."""
     app = _known(queue, new)
-    app.queues.pause(queue, task=task, reason=reason, by=_user())
+    app.queues.pause(queue, task=task, reason=reason, by=user_name())
     _done(app, queue, f"{_named(queue, task)} is paused; `dray queues resume` undoes it")
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who sits at the terminal."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # no name for this user id, as in containers
