@@ -15,6 +15,7 @@ from dray.cli.checkup import Finding
 from dray.info import JobInfo
 from dray.operate import Changed
 from dray.roster import ExecutorInfo, WorkerInfo
+from dray.schedules import PauseInfo, ScheduleInfo
 from dray.settings import describe
 from dray.why import Why
 
@@ -77,6 +78,7 @@ def test_the_json_keys_are_all_told() -> None:
     times = {"started": "started_at", "seen": "seen_at"}
     workers = {times.get(name, name) for name in WorkerInfo.__struct_fields__}
     assert keys("dray workers ls") == workers | {"running"}
+    assert keys("dray schedules ls") == {*ScheduleInfo.__struct_fields__, *PauseInfo.__struct_fields__}
     for name in (*ExecutorInfo.__struct_fields__, *Limits.__struct_fields__):
         assert f"`{name}`" in section("dray workers ls") + section("dray queues ls"), name
 

@@ -167,9 +167,9 @@ def _check_fields(expression: str, text: str) -> None:
 def _wording(text: str, error: CronSimError) -> str:
     """cronsim says "Bad day-of-month", also of a day that the months given do not have."""
     fields = text.split()
-    with suppress(CronSimError):
-        CronSim(" ".join([*fields[:-2], "*", fields[-1]]), _EPOCH)
-        if not fields[-2].startswith("*"):
+    if str(error) == "Bad day-of-month":
+        with suppress(CronSimError):
+            CronSim(" ".join([*fields[:-2], "*", fields[-1]]), _EPOCH)
             return _NEVER
     return f"the {str(error).removeprefix('Bad ').replace('-', ' ')} field is wrong; {_FORMS}"
 
