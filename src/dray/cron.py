@@ -63,7 +63,7 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
         >>> Cron.parse("0 3 * * mon-fri", "Europe/London")
         Cron(expression='0 3 * * MON-FRI', tz='Europe/London')
         """
-        _zone(tz)
+        _zone(_zone_name(tz))
         text = _one_writing(expression)
         _check_fields(expression, text)
         try:
@@ -198,6 +198,12 @@ def _following(calendar: CronSim, wall: datetime) -> datetime | None:
 # zones
 
 
+def _zone_name(name: object) -> str:
+    if not isinstance(name, str) or len(name) > EXPRESSION_MAX:
+        raise InvalidInput("tz", name, _unknown_zone(""))
+    return name
+
+
 @lru_cache(maxsize=256)
 def _zone(name: str) -> tzinfo:
     if name == "UTC":  # known without any data
@@ -206,16 +212,16 @@ def _zone(name: str) -> tzinfo:
         if name == "localtime":
             raise ValueError(name)  # means something else on every machine
         return zoneinfo.ZoneInfo(name)
-    except (ValueError, TypeError, OSError, zoneinfo.ZoneInfoNotFoundError):
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
         raise InvalidInput("tz", name, _unknown_zone(name)) from None
 
 
-def _unknown_zone(name: object) -> str:
+def _unknown_zone(name: str) -> str:
     known = zoneinfo.available_timezones()
     if not known:
         return "this machine has no time zone data, only UTC: install it with `pip install tzdata`"
     lower = {zone.lower(): zone for zone in known}
-    near = difflib.get_close_matches(str(name).lower(), lower, n=3)
+    near = difflib.get_close_matches(name.lower(), lower, n=3)
     hint = f"; did you mean {' or '.join(lower[one] for one in near)}?" if near else ""
     return f"the name of an IANA time zone such as Europe/London is allowed{hint}"
 
