@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from functools import partial
 from typing import Any, Final
 
 from dray.errors import DrayError, InvalidInput
@@ -14,7 +13,6 @@ from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc import messages
 from dray.serve.rpc.calling import Calling
 from dray.serve.rpc.methods import seen
-from dray.serve.rpc.statuses import Context
 
 BYTES_MAX: Final = 3 * 1024 * 1024
 """Arguments in one answer; clients accept 4 MiB unless they are told otherwise."""
@@ -28,7 +26,7 @@ _KINDS: Final[dict[int, Nack]] = {
 
 
 async def fetch_and_hold(calling: Calling, request: pb.FetchAndHoldRequest) -> pb.FetchAndHoldResponse:
-    """Whoever is not there any more to hear the answer holds nothing: then the jobs go back."""
+    """Who goes away before the answer leaves holds nothing; one that is lost on its way is for the lease."""
     fetching = asyncio.ensure_future(_fetch(calling, request))
     answered = False
     try:
@@ -38,9 +36,6 @@ async def fetch_and_hold(calling: Calling, request: pb.FetchAndHoldRequest) -> p
     finally:
         if not answered:
             calling.shared.afterwards(_give_back(calling, fetching))
-    if held:
-        over = partial(_delivered, calling, held=held)
-        calling.context.add_done_callback(over)  # type: ignore[arg-type]  # the stubs mean a class of their own
     return answer
 
 
@@ -71,18 +66,8 @@ async def _give_back(calling: Calling, fetching: asyncio.Future[list[HeldJob]]) 
     fetching.cancel()
     await asyncio.wait((fetching,))
     if not fetching.cancelled() and fetching.exception() is None and (held := fetching.result()):
-        await _release(calling, held)
-
-
-def _delivered(calling: Calling, context: Context, held: list[HeldJob]) -> None:
-    """The call is over: did the answer leave?"""
-    if context.cancelled():
-        calling.shared.afterwards(_release(calling, held))
-
-
-async def _release(calling: Calling, held: list[HeldJob]) -> None:
-    with contextlib.suppress(DrayError):  # then the lease runs out
-        await calling.app.external.arelease(held[0].id, held[0].token)
+        with contextlib.suppress(DrayError):  # then the lease runs out
+            await calling.app.external.arelease(held[0].id, held[0].token)
 
 
 async def ack(calling: Calling, request: pb.AckRequest) -> pb.SettleResponse:
