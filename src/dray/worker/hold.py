@@ -49,6 +49,8 @@ def read_holder(doc: Doc | None) -> Holder | None:
 class Hold:
     """One worker's part: try to get it, keep it, let it go."""
 
+    look_every = LOOK_EVERY
+
     def __init__(self, line: Lifeline, worker: str, *, lease: int, stands_in: bool = False) -> None:
         self._line, self._lease = line, lease
         self._me = Holder(worker, stands_in)
@@ -73,7 +75,7 @@ class Hold:
 
     async def keep(self, every: float) -> None:
         """Seek it and keep it for ever; `every` is the longest pause in seconds."""
-        pause = min(every, LOOK_EVERY, self._lease / 3000)
+        pause = min(every, self.look_every, self._lease / 3000)
         while True:
             with contextlib.suppress(BrokerError, OSError):  # the line has logged it
                 await self.seek()

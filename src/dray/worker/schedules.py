@@ -46,6 +46,8 @@ class Schedules:
     """Puts the jobs of due ticks."""
 
     name = "scheduling"
+    look_every = LOOK_EVERY
+    read_every = READ_EVERY
 
     def __init__(self, lease: int, durability: Literal["normal", "full"] = "normal") -> None:
         self._grace = max(GRACE, 2 * lease)
@@ -87,7 +89,7 @@ class Schedules:
             return
         doc = (await line.ask(lambda broker: broker.doc(*NEWS))).doc
         news = 0 if doc is None else doc.version
-        self._look_at = began + LOOK_EVERY
+        self._look_at = began + self.look_every
         if began < self._rest_until or (news == self._news and began < self._read_at):
             return
         docs = await line.ask(lambda broker: broker.docs(KIND))
@@ -96,7 +98,7 @@ class Schedules:
         self._order = [(when, name) for name, when in self._when.items()]
         heapq.heapify(self._order)
         ended = line.monotonic()
-        self._news, self._read_at = news, ended + READ_EVERY
+        self._news, self._read_at = news, ended + self.read_every
         self._rest_until = ended + (ended - began) * SHARE
 
     def _read(self, doc: Doc) -> Schedule | None:

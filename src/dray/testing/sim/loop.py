@@ -20,6 +20,8 @@ from typing import Any, NoReturn, TypeVar
 T = TypeVar("T")
 
 PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
+MANY = 10_000
+"""Tasks to remember before those that have ended are forgotten."""
 SPIN_LIMIT = 20_000
 """Turns of the loop in which no time passes before this counts as a program that spins."""
 
@@ -118,6 +120,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._made = 0
         self._spun = 0
         self._tasks: list[asyncio.Task[Any]] = []
+        self._many = MANY
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
@@ -138,15 +141,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def bury(self) -> None:
         """Close what never ended, so that nothing of this run is left to the garbage collector."""
         for task in self._tasks:
-            if not task.done():
+            if not _is_over(task):
                 # asyncio would complain about the loss, which is the point of killing a process.
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(BaseException):
                     coroutine = task.get_coro()
                     if coroutine is not None:
                         coroutine.close()
-            elif not task.cancelled():
-                task.exception()
         self._tasks.clear()
         self._ready.clear()
         self._scheduled.clear()
@@ -160,6 +161,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             context.run(PROCESS.set, process)  # a context of its own does not make it outlive its process
         task = _Task(self._made, coro, loop=loop, **options)
         self._tasks.append(task)
+        if len(self._tasks) > self._many:
+            self._tasks = [one for one in self._tasks if not _is_over(one)]
+            self._many = max(MANY, 2 * len(self._tasks))
         return task
 
     def _run_once(self) -> None:
@@ -202,6 +206,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Only this thread exists, so the loop need not be woken."""
+
+
+def _is_over(task: asyncio.Task[Any]) -> bool:
+    if task.done() and not task.cancelled():
+        task.exception()  # asked for, so that asyncio does not complain that nobody did
+    return task.done()
 
 
 def run(main: Coroutine[Any, Any, T], seed: int | str = 0) -> T:
