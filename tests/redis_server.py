@@ -80,7 +80,8 @@ class Server:
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(str(self.socket))
                 probe.sendall(b"PING\r\n")
-                if probe.recv(100)[:1] in (b"+", b"-"):
+                answer = probe.recv(100)
+                if answer.startswith((b"+PONG", b"-NOAUTH")):  # not while it is still loading its data
                     return
             if self.process is not None and self.process.poll() is not None:
                 break

@@ -149,7 +149,6 @@ def test_a_server_that_comes_back_with_its_data_finds_everybody_at_work(shop: Sh
         with pytest.raises(BrokerAway):
             shop.app.tasks["quick"].enqueue(2)
         server.start()
-        wait_until(lambda: server.command("PING") == b"PONG", "it does not load its data", PATIENCE)
         if "cluster" in str(server.options):
             server.wait_for_cluster()
         assert running_job.get(timeout=PATIENCE) == 1
