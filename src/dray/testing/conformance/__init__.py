@@ -31,7 +31,7 @@ Time is passed to the verbs (`now=`), so nothing sleeps, except in `waking`, whi
     limits        rates and slots                      documents     compare-and-set, put(when=)
     feed          events                               waking        wait and watch
     upkeep        sweep                                nonsense      wrong values
-    namespaces    apart for good
+    namespaces    apart for good                       ticks         one job per tick, and the clock
 """
 
 try:
@@ -57,6 +57,7 @@ THEMES = (
     "speculation",
     "reading",
     "documents",
+    "ticks",
     "feed",
     "waking",
     "upkeep",
@@ -85,6 +86,7 @@ from dray.testing.conformance.sessions import TestCrashes, TestSessions  # noqa:
 from dray.testing.conformance.settling import TestFencing, TestOutcomes  # noqa: E402
 from dray.testing.conformance.speculation import TestSpeculation  # noqa: E402
 from dray.testing.conformance.taking import TestFairness, TestFilters, TestOrder, TestRuns  # noqa: E402
+from dray.testing.conformance.ticks import TestClock, TestTicks  # noqa: E402
 from dray.testing.conformance.timing import TestDelays, TestExpiry  # noqa: E402
 from dray.testing.conformance.upkeep import TestUpkeep  # noqa: E402
 from dray.testing.conformance.waking import TestWaitingForWork, TestWatching, TestWordForASession  # noqa: E402
@@ -96,6 +98,7 @@ __all__ = [
     "TestAccepting",
     "TestBounds",
     "TestBulkEdits",
+    "TestClock",
     "TestCrashes",
     "TestDelays",
     "TestDocuments",
@@ -122,6 +125,7 @@ __all__ = [
     "TestRuns",
     "TestSessions",
     "TestSpeculation",
+    "TestTicks",
     "TestUpkeep",
     "TestWaitingForJobs",
     "TestWaitingForWork",
