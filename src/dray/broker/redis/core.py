@@ -42,6 +42,8 @@ class Core:
         """The queue of ids that do not name it, while their runs are held."""
         self.looked_at: dict[str, int] = {}
         """Per queue, how many of its waiting jobs the last sweeps looked at."""
+        self.doubts: dict[tuple[str, str, str, str], int] = {}
+        """What crosses slots and looked wrong in a sweep, and since when."""
         self._clock = clock
         dead = -1 if retention.dead_ttl is None else retention.dead_ttl
         self._retention = f"{retention.done_ttl},{dead},{retention.result_ttl}"

@@ -37,7 +37,10 @@ class Keys:
         return prefix
 
     def directory(self, id: str) -> str:
-        return f"dray:{{{self.namespace}:/{crc_hqx(id.encode(), 0) % BUCKETS}}}:id"
+        return self.bucket(crc_hqx(id.encode(), 0) % BUCKETS)
+
+    def bucket(self, number: int) -> str:
+        return f"dray:{{{self.namespace}:/{number}}}:id"
 
     def bell(self, waiter: str) -> str:
         return f"dray:{self.namespace}:b:{waiter}"

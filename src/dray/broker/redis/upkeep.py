@@ -11,7 +11,7 @@ from dray.broker.redis.core import Core
 from dray.broker.redis.crossing import follow_all, forward, tidy
 from dray.broker.redis.mending import Mending
 from dray.broker.redis.router import command
-from dray.broker.redis.sessions import bring_to_end, release
+from dray.broker.redis.sessions import bring_to_end
 from dray.broker.verbs import Swept
 
 
@@ -48,46 +48,67 @@ class _Sweep:
             done += await self.queue(name, "prune", self.limit - done)
         return done
 
-    async def lapse(self, judge: bool) -> tuple[int, int, int]:
-        """Free what lapsed sessions held, and finish what others began to free."""
+    async def lapse(self, judge: bool) -> tuple[int, int]:
+        """Free what lapsed sessions held, and finish what others began to free; how many of both."""
         core, now = self.core, self.now
         late, moved, ending = await core.call(core.on_own("session_late", now))
         for name, epoch, lease, expires, queues in moved:
             args = (name, epoch, lease, expires)
             await core.calls([core.on_queue("renew_lease", queue.decode(), now, *args) for queue in queues])
-        repaired = 0
+        freed = 0
         for name, epoch, suspect, queues in ending:
-            ended = await bring_to_end(core, name.decode(), int(epoch), queues, now, suspect == b"1")
-            repaired += ended[0]
-            self.left += ended[1]
-        lapsed = freed = 0
+            if freed < self.limit:
+                freed += await self._end(
+                    name.decode(), int(epoch), queues, self.limit - freed, suspect == b"1"
+                )
+        lapsed = 0
         while judge and lapsed < len(late[: self.limit]) and freed < self.limit:
-            done = await release(core, late[lapsed].decode(), now, late=True)
-            if done is not None:
-                freed += done[0]
-                self.left += done[1]
+            name = late[lapsed].decode()
+            core.requests.pop(name, None)
+            epoch, queues = await core.call(core.on_own("session_end", now, name, 1, 1))
+            if epoch:
+                freed += await self._end(name, epoch, queues, self.limit - freed, True)
             lapsed += 1
-        return lapsed, freed, repaired
+        return lapsed, freed
+
+    async def _end(self, name: str, epoch: int, queues: Sequence[bytes], limit: int, suspect: bool) -> int:
+        """Free up to `limit` runs of an ended session; if it held more, the next sweep goes on."""
+        keys = [f"{self.core.keys.queue(queue.decode())}h:{name}" for queue in queues]
+        held = await self.core.calls([command(key, "SCARD", key) for key in keys])
+        if sum(held) <= limit:
+            freed, left = await bring_to_end(self.core, name, epoch, queues, self.now, suspect)
+            self.left += left
+            return freed
+        freed = 0
+        for queue, count in zip(queues, held, strict=True):
+            share = min(count, limit - freed)
+            if share:
+                args = (name, epoch, int(suspect), share)
+                call = self.core.on_queue("free", queue.decode(), self.now, *args)
+                done, aftermath = await self.core.call(call)
+                self.left.append((queue.decode(), aftermath))
+                freed += done
+        return freed
 
 
 async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
     queues = await core.queues()
+    mending = Mending(core, now)
+    repairs = await mending.look(queues)
+    await follow_all(core, mending.left, now)
     forwarded = await forward(core, queues, now, limit)
     step = _Sweep(core, queues, limit, now)
     promoted = [await step.queue(name, "promote", limit) for name in queues]
-    lapsed, freed, repaired = await step.lapse(lapse)
+    lapsed, freed = await step.lapse(lapse)
     expired = await step.expire()
     pruned = await step.prune()
     await core.call(core.on_own("doc_sweep", now, limit))
-    repaired += await finish_intents(core, now)
+    if intents := await finish_intents(core, now):
+        repairs["intent"] = intents
     await tidy(core, step.left)
     await forward(core, queues, now, limit)
-    mending = Mending(core, now)
-    repaired += await mending.look(queues)
-    await follow_all(core, mending.left, now)
     full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
     more = full or await _posted(core, queues)
-    repairs = {"session": repaired} if repaired else {}
     return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repairs, more)
 
 

@@ -266,12 +266,12 @@ class SqliteBroker:
 
     async def sweep(self, limit: int = 1000, *, lapse: bool = True, now: int | None = None) -> Swept:
         check_limit(limit)
+        repairs = await self._mend(min(limit, LOOK), now)
         forwarded = await self._forward(now, limit)
         remove_stale(self._bells, limit)
         swept, self._swept_at = await self._write(
             lambda step: (sweep_step(step, limit, lapse, forwarded, self._swept_at), step.now), now
         )
-        repairs = await self._mend(min(limit, LOOK), now)
         left = await self._read(lambda step: step.db.execute(SQL["posted"], (step.ns,)).fetchone())
         return msgspec.structs.replace(swept, repairs=repairs, more=swept.more or left is not None)
 
