@@ -107,7 +107,7 @@ def _never(*_: int) -> int:
 @pytest.fixture(params=["valkey", "valkey cluster"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     kind, _, cluster = request.param.partition(" ")
-    options = ("--appendonly", "yes")
+    options = ("--appendonly", "yes", "--appendfsync", "always")
     with running(kind, tmp_path / "server", *options, cluster=bool(cluster)) as server:
         yield server
 

@@ -129,15 +129,32 @@ class AwaitedLink:
         self.close = weakref.finalize(self, _let_go, broker)
 
     async def put(self, job: Job, durability: Durability | None) -> Accepted:
-        check_job(job)  # here, so that one wrong job does not fail its neighbours
+        """Whoever comes first in a turn waits for the next; if nobody came along, it sends its job itself."""
         if job.waits_for:
-            return (await self.broker.put([job], durability=durability))[0]
-        loop = asyncio.get_running_loop()
-        waiting = self._outgoing.setdefault(durability, [])
-        future: asyncio.Future[Accepted] = loop.create_future()
+            return (await self.broker.put((job,), durability=durability))[0]
+        waiting = self._outgoing.get(durability)
+        if waiting is None:
+            return await self._lead(job, durability)
+        check_job(job)  # here, so that one wrong job does not fail its neighbours
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
         waiting.append((job, future))
-        if len(waiting) == 1:
-            loop.call_soon(self._dispatch, durability)
+        return await future
+
+    async def _lead(self, job: Job, durability: Durability | None) -> Accepted:
+        others = self._outgoing[durability] = []
+        try:
+            await asyncio.sleep(0)
+            if others:
+                check_job(job)
+        except BaseException:  # it gave up, or is wrong; the others are neither
+            self._dispatch(durability)
+            raise
+        if not others:
+            del self._outgoing[durability]
+            return (await self.broker.put((job,), durability=durability))[0]
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        others.insert(0, (job, future))
+        self._dispatch(durability)
         return await future
 
     def _dispatch(self, durability: Durability | None) -> None:

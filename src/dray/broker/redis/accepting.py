@@ -23,9 +23,12 @@ from dray.broker.redis.router import Arg, command, script
 from dray.broker.redis.rows import BY_BYTE, body, class_of, encode, is_plain, to_json
 from dray.broker.verbs import PUT_STEP, Accepted, DocWrite
 from dray.codec import pack, unpack
+from dray.errors import BrokerAway
 from dray.job import FINISHED, Job, State, queue_of
 
 _decode_intent = msgspec.msgpack.Decoder(list[bytes]).decode
+TOKEN_OLD = 11 * 60_000_000
+"""Microseconds: a minute more than `put` goes by, for servers whose clocks differ."""
 _VERDICTS = {b"c": "created", b"d": "duplicate", b"f": "full", b"l": "limited"}
 _REFUSED = frozenset({"full", "limited"})
 UNFINISHED = frozenset(State) - FINISHED - {State.NOT_FOUND}
@@ -51,7 +54,7 @@ async def put(core: Core, jobs: Sequence[Job], when: DocWrite | None, now: int |
 
 
 def _are_plain(core: Core, jobs: Sequence[Job]) -> bool:
-    """Whether one call does it: plain jobs with generated ids, few enough, all of one queue that is enlisted."""
+    """Whether one call does it: few enough plain jobs with generated ids, of one queue that is enlisted."""
     queue = jobs[0].queue
     if len(jobs) > PUT_STEP or not core.knows(queue):
         return False
@@ -99,7 +102,7 @@ async def _states(core: Core, ids: Iterable[str]) -> dict[str, State]:
 
 async def _intend(core: Core, jobs: Sequence[Job], when: DocWrite, now: int | None) -> str:
     """Write the document, and with it what is to be put: whoever finds that later brings it to its end."""
-    token = f"{core.stamps(1)}-{secrets.token_hex(4)}"
+    token = _new_token(core)
     jobs_packed = encode([pack(job) for job in jobs]) if jobs else b""
     written, _ = await core.call(write_doc(core, when, now, token if jobs else "", jobs_packed))
     return token if written else ""
@@ -118,15 +121,27 @@ async def forget_intent(core: Core, token: str) -> None:
     await core.call(command(key, "HDEL", key, token))
 
 
+def _new_token(core: Core) -> str:
+    return f"{core.stamps(1)}-{secrets.token_hex(4)}"
+
+
 async def finish_intents(core: Core, now: int | None, older_than: int = 5_000_000) -> int:
-    """Put what somebody intended to put but did not live to. A token is never put twice."""
+    """Put what somebody intended to put but did not live to. A token is never put twice.
+
+    What was put under a token is not remembered for ever. So one that is old gets replaced: whoever still has
+    it, frozen for all this time, is refused.
+    """
     key = core.keys.own + "intent"
     found = await core.call(command(key, "HGETALL", key))
     done = 0
     for token, packed in zip(found[::2], found[1::2], strict=True):
-        name = token.decode()
-        if core.stamps(1) - int(name.partition("-")[0]) < older_than:
+        name, age = token.decode(), core.stamps(1) - int(token.partition(b"-")[0])
+        if age < older_than:
             continue
+        if age > TOKEN_OLD:
+            old, name = name, _new_token(core)
+            if not await core.call(core.on_own("reintend", now, old, name)):
+                continue
         jobs = [unpack(data, 1 << 52) for data in _decode_intent(packed)]
         await put_step(core, jobs, await _claim(core, jobs), name, now)
         await forget_intent(core, name)
@@ -295,6 +310,8 @@ class _Step:
         known, answers, aftermath = reply
         if answers == 1:
             accepted |= {index: Accepted(job.id, State.READY) for index, job in part}
+        elif answers == -1:
+            raise BrokerAway("it took more than ten minutes to put these jobs: somebody else does it by now")
         elif answers == 0:  # put before, under the same token
             states = await _states(self.core, [job.id for _, job in part])
             accepted |= {index: Accepted(job.id, states.get(job.id, State.NOT_FOUND)) for index, job in part}

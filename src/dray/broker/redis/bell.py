@@ -1,4 +1,4 @@
-"""Being woken: one connection that listens on channels, counts what it hears on each, and keeps what was said.
+"""Being woken: one connection that listens on channels, counts what it hears on each, and keeps it.
 
 A channel is listened to before the store is looked at, so nothing slips in between. When the connection
 breaks, every channel counts as heard: whoever sleeps looks again, and the next one to sleep connects anew.
@@ -16,7 +16,6 @@ from dray.broker.redis.options import Options
 from dray.broker.redis.router import Router
 from dray.broker.redis.wire import BlockingLink, Link, Reply, pack
 from dray.errors import BrokerAway
-
 
 KEPT: Final = 4 << 20
 """Bytes of what was said that nobody has asked for yet; more counts as a broken connection."""

@@ -36,7 +36,7 @@ class Waiting:
     def __init__(self, core: Core, bell: Bell) -> None:
         self._core, self._bell = core, bell
         self._free: list[str] = []
-        self._names = 0
+        self._names = self._sleeps = 0
         self._rising: set[asyncio.Task[None]] = set()
         self._places: dict[tuple[str | None, str | None], tuple[Sequence[str], Sequence[str]]] = {}
         """Where else than in its own queues there may be word for a session, or mail for a watcher."""
@@ -64,33 +64,40 @@ class Waiting:
         deadline = time.monotonic() + timeout
         channels = self._channels(interest, waiter)
         asleep: list[str] = []
-        wake, looked = Wake(), False
+        wake, looked, rung = Wake(), False, False
+        self._sleeps += 1
+        number = self._sleeps
+        ring = b"w%d" % number
         try:
             while wake == Wake():
                 await self._bell.listen(channels)
                 heard, left = self._bell.heard(channels), deadline - time.monotonic()
-                if not looked:
-                    self._bell.said(channels[0])  # for an earlier wait of this name
                 until = SLICE
                 wake = self._said(interest)
                 if wake == Wake() and (looked or not self._hears_all(interest)):
-                    wake, until, asleep = await self._look(interest, waiter if left > 0 else "", left)
+                    name = waiter if left > 0 else ""
+                    wake, until, where = await self._look(interest, name, left, number)
+                    asleep = where if name else asleep
                 looked = True
                 if left <= 0:
                     break
                 if wake == Wake():
-                    wake = await self._sleep(interest, channels, heard, min(left, until, SLICE))
+                    wake = await self._sleep(interest, channels, heard, min(left, until, SLICE), ring)
+                    rung = wake.work
         except BaseException:
             self._leave(interest, waiter)
             raise
-        await self._rise(asleep, waiter)
+        if not rung or len(asleep) > 1:  # who is rung in a queue is not registered there any more
+            await self._rise(asleep, waiter, rung)
         return wake
 
-    async def _sleep(self, interest: Interest, channels: list[str], heard: int, nap: float) -> Wake:
+    async def _sleep(
+        self, interest: Interest, channels: list[str], heard: int, nap: float, ring: bytes
+    ) -> Wake:
         await self._bell.sleep(channels, heard, nap)
         if nap == SLICE and self._bell.heard(channels) == heard:
             await self._bell.check()
-        return _both(Wake(work=b"w" in self._bell.said(channels[0])), self._said(interest))
+        return _both(Wake(work=ring in self._bell.said(channels[0])), self._said(interest))
 
     def _said(self, interest: Interest) -> Wake:
         """What watchers were told meanwhile."""
@@ -146,24 +153,27 @@ class Waiting:
         with contextlib.suppress(BrokerError):
             await self._core.calls([self._core.on_queue("rise", name, None, waiter) for name in queues])
 
-    async def _rise(self, queues: Sequence[str], waiter: str) -> None:
-        """Not asleep any more. Nobody waits for the answer, where that can be: what follows comes after it."""
+    async def _rise(self, queues: Sequence[str], waiter: str, hurry: bool) -> None:
+        """Not asleep any more. In a hurry nobody waits for the answer: what follows comes after it anyhow."""
         keys = [self._core.keys.queue(name) + "sleep" for name in queues]
-        await self._core.router.post([command(key, "HDEL", key, waiter) for key in keys])
+        calls = [command(key, "HDEL", key, waiter) for key in keys]
+        await (self._core.router.post(calls) if hurry else self._core.calls(calls))
 
     async def settle(self) -> None:
         """Before the connection is closed."""
         if self._rising:
             await asyncio.gather(*self._rising)
 
-    async def _look(self, interest: Interest, waiter: str, left: float) -> tuple[Wake, float, list[str]]:
+    async def _look(
+        self, interest: Interest, waiter: str, left: float, sleep: int = 0
+    ) -> tuple[Wake, float, list[str]]:
         """What news there is, for how long to sleep at most if there is none, and where we sleep now.
 
         Where else there may be word or mail is asked for in the same round trip, and looked at as it was
         known before; what is new to us costs another.
         """
         broken, session = self._bell.broken, interest.session
-        look = _Look(self._core, interest, waiter, int(min(max(left, 0), SLICE) * 1000))
+        look = _Look(self._core, interest, waiter, int(min(max(left, 0), SLICE) * 1000), sleep)
         look.knows_session = bool(waiter) and self._known_lately(session)
         elsewhere, watched = self._places.get((interest.session, interest.watcher), ((), ()))
         await look.around(interest.queues, elsewhere, watched)
@@ -201,8 +211,9 @@ def _both(one: Wake, other: Wake) -> Wake:
 class _Look:
     """One look for news."""
 
-    def __init__(self, core: Core, interest: Interest, waiter: str, length: int) -> None:
+    def __init__(self, core: Core, interest: Interest, waiter: str, length: int, sleep: int) -> None:
         self._core, self._interest, self._waiter, self._length = core, interest, waiter, length
+        self._sleep = sleep
         self.work = self.told = False
         self.knows_session = False
         """It was known a moment ago: there is no need to ask where else there may be word for it."""
@@ -240,7 +251,7 @@ class _Look:
     def _look(self, queue: str, waiter: str, work: int) -> Call:
         interest = self._interest
         args = (waiter, self._length, interest.session or "", work, *filter_args(interest.filter))
-        return self._core.on_queue("look", queue, None, *args)
+        return self._core.on_queue("look", queue, None, *args, self._sleep)
 
     def _looked(self, queues: Sequence[str], replies: Sequence[Any]) -> None:
         for place, (work, word, until) in enumerate(replies):

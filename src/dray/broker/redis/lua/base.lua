@@ -62,8 +62,8 @@ local function can_run(sleeper, class)
   return not sleeper.t or sleeper.t[task] == true
 end
 
--- A job that became ready wakes one who can run it ('w': there is work; else '1': look again); who did not hear
--- (nobody listens on its bell) is dead: the next.
+-- A job that became ready wakes one who can run it ("w" and the number of its sleep: there is work; else
+-- "1": look again); who did not hear (nobody listens on its bell) is dead: the next.
 local function ring()
   if not (woken.all or woken.due or next(woken.ready)) then return end
   local asleep = call('HGETALL', Q .. 'sleep')
@@ -82,7 +82,7 @@ local function ring()
   for class, jobs in pairs(woken.ready) do
     for _, sleeper in ipairs(sleepers) do
       if jobs == 0 then break end
-      if not sleeper.woken and can_run(sleeper, class) and wake(sleeper, 'w') then jobs = jobs - 1 end
+      if not sleeper.woken and can_run(sleeper, class) and wake(sleeper, 'w' .. (sleeper.k or '')) then jobs = jobs - 1 end
     end
   end
   for _, sleeper in ipairs(sleepers) do

@@ -1,10 +1,10 @@
 -- look: is there work in a queue, or word for a session? If not, and if asked to, register as asleep in the same step.
 -- uses: base job line
 --
--- `sleep` HASH waiter -> JSON {v, t, p: what it can run; u: when it looks again by itself}
+-- `sleep` HASH waiter -> JSON {v, t, p: what it can run; u: when it looks again by itself; k: number of its sleep}
 --
 -- ARGV[3] waiter, or '' to look only  [4] ms it would sleep  [5] session or ''  [6] 1 if work is of interest
--- ARGV[7..9] filter: version, tasks, priorities
+-- ARGV[7..9] filter: version, tasks, priorities  [10] a number for this sleep
 -- returns {work, word, ms until there may be work though nothing happens ('' never)}
 local session, filter = ARGV[5], read_filter(7)
 
@@ -76,5 +76,5 @@ local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
 local first = first_rate(tonumber(due))
 local length = tonumber(ARGV[4])
 if first then length = math.min(length, math.max(first - now, 1)) end
-call('HSET', Q .. 'sleep', ARGV[3], cjson.encode({ v = filter.v, t = filter.t, p = filter.p, u = now + length }))
+call('HSET', Q .. 'sleep', ARGV[3], cjson.encode({ v = filter.v, t = filter.t, p = filter.p, u = now + length, k = tonumber(ARGV[10]) }))
 return { 0, 0, first and math.max(first - now, 1) or '' }

@@ -1,5 +1,5 @@
 -- look_plain: the short way through `look`, for who wants to sleep where there is nothing: no job is ready, due, offered
--- or asked to stop, and no run of the session lost its validity. The same arguments and reply as look.
+-- or asked to stop, and no run of the session lost its validity. Takes and returns what look does.
 local function plainly()
   local Q, call, waiter, session = KEYS[1], redis.call, ARGV[3], ARGV[5]
   if waiter == '' or ARGV[6] ~= '1' then return end
@@ -12,7 +12,7 @@ local function plainly()
   local tasks, priorities = ARGV[8], ARGV[9]
   call('HSET', Q .. 'sleep', waiter, '{"v":' .. ARGV[7]
     .. (tasks ~= '' and ',"t":' .. tasks or '') .. (priorities ~= '' and ',"p":' .. priorities or '')
-    .. string.format(',"u":%.0f}', now + ARGV[4]))
+    .. string.format(',"u":%.0f,"k":%s}', now + ARGV[4], ARGV[10]))
   return { 0, 0, '' }
 end
 

@@ -2,13 +2,14 @@
 -- uses: base job line moves
 --
 -- ARGV[3]  a token or '': jobs put under a token are put once, however often the call is repeated (see doc);
---          `i:TOKEN` STRING, for two days
+--          `i:TOKEN` STRING, for half an hour. It begins with when it was made, in µs by the server's clock; one
+--          older than ten minutes is refused: its jobs are put under a new one by then (see `finish_intents`)
 -- ARGV[4..] per job: id, body, extra. Extra is the class of a plain job (no key, bound, limit, group, delay, ttl or
 --          dependency), else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies,
 --          w those not done, we {dependency, state} of those that ended badly, oq another queue has a job of this
 --          id that may be replaced
 -- returns  {known, answers, aftermath}: known 1 once the queue is enlisted; answers 1 if all were plain and are ready
---          now, else per job: verdict (c created, d duplicate, f full, l limited), state, id, replaced or '', and
+--          now, 0 if they were put before under this token, -1 if it is too old, else per job: verdict (c created, d duplicate, f full, l limited), state, id, replaced or '', and
 --          the bound of a full queue, or in how many ms a limited one takes another, or ''
 --
 -- Nearly all jobs are plain: these are written together. The others take the moves one by one, in order.
@@ -146,8 +147,13 @@ local function put_one(id, body, extra)
 end
 
 local first = redis.call('HGET', Q .. 'n', 'known')
-if ARGV[3] ~= '' and not call('SET', Q .. 'i:' .. ARGV[3], '1', 'NX', 'EX', 172800) then
-  return { first or 0, 0, { 0, {}, {} } }
+if ARGV[3] ~= '' then
+  if tonumber(call('TIME')[1]) - tonumber(string.match(ARGV[3], '^%d+')) / 1e6 > 600 then
+    return { first or 0, -1, { 0, {}, {} } }
+  end
+  if not call('SET', Q .. 'i:' .. ARGV[3], '1', 'NX', 'EX', 1800) then
+    return { first or 0, 0, { 0, {}, {} } }
+  end
 end
 local bounded = limits().x or limits().e
 local ids = {}

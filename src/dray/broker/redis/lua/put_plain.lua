@@ -1,7 +1,7 @@
 -- put_plain: the short way through `put`, for plain jobs that are new and whose queue has no limits of an operator's.
 -- What else comes goes the whole way, and finds nothing changed.
 --
--- The same arguments and reply as put. New jobs stand behind all others of their lane, so only a lane that was empty
+-- Takes and returns what put does. New jobs stand behind all others of their lane, so only a lane that was empty
 -- has to be put up: where it stands already, its head stays what it was.
 local function plainly()
   local Q, call, first = KEYS[1], redis.call, ARGV[4]
@@ -73,7 +73,7 @@ local function plainly()
         and (not sleeper.t or sleeper.t[task]) then
         asleep[i + 1] = false
         call('HDEL', Q .. 'sleep', asleep[i])
-        if call('PUBLISH', channel .. asleep[i], 'w') > 0 then jobs = jobs - 1 end
+        if call('PUBLISH', channel .. asleep[i], 'w' .. (sleeper.k or '')) > 0 then jobs = jobs - 1 end
       end
     end
   end

@@ -1,7 +1,7 @@
 -- settle_plain: the short way through `settle`, for successes of first runs that nothing has happened to, in a queue
 -- without limits of an operator's. What else comes goes the whole way, and finds nothing changed.
 --
--- The same arguments and reply as settle. Whoever watches one of the jobs and listens is sent what a read would show:
+-- Takes and returns what settle does. Whoever watches one of the jobs and listens is sent what a read would show:
 -- "id\nqueue now length-of-head length-of-body\n<head><body><result as given>", unless that is long.
 local function plainly()
   local Q, call, session = KEYS[1], redis.call, ARGV[3]

@@ -2,7 +2,7 @@
 -- lanes without group and keys, of jobs that start for the first time. What else there is goes the whole way, and finds
 -- nothing changed: all is read before anything is written.
 --
--- The same arguments and reply as take.
+-- Takes and returns what take does.
 local function plainly()
   local Q, call, session, want = KEYS[1], redis.call, ARGV[3], tonumber(ARGV[6])
   if ARGV[10] ~= '' or want > 1000 then return end
