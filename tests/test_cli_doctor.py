@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from dray.broker.sqlite.place import filesystem_of
 from dray.broker.verbs import QueueInfo
 from dray.cli import checkup, checkup_sqlite
 from dray.cli.checkup import Finding
+from dray.cli.opening import store_file
+from dray.client import Link
 from dray.job import State
+from dray.recovery import note_repairs
 from dray.roster import WorkerInfo
 from dray.settings import Settings, describe
 
@@ -45,7 +49,7 @@ def test_a_sound_project_is_well(shell: Shell) -> None:
     found = findings(shell)
     assert set(found) == {
         *("python", "app", "file", "disk", "database", "durability", "broker", "audit", "clock"),
-        *("workers", "queues", "tasks"),
+        *("repairs", "workers", "queues", "tasks"),
     }
     for group in found.values():
         for one in group:
@@ -272,3 +276,23 @@ def test_durability_of_the_settings_counts_too() -> None:
     options = read_url(settings.broker_url)
     [found] = checkup_sqlite._durability(options, settings)
     assert found.text.startswith("full")
+
+
+def test_repairs_are_told_with_what_was_repaired(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    app = shell.app()
+
+    async def damage_and_sweep(link: Link) -> None:
+        with closing(sqlite3.connect(store_file(app.settings.broker_url))) as db:
+            db.executescript("DELETE FROM lanes")
+        swept = await link.broker.sweep()
+        assert swept.repairs
+        await note_repairs(link.broker, swept.repairs)
+        await note_repairs(link.broker, {"key": 2})
+
+    app.client.block(damage_and_sweep)
+    app.close()
+    [repairs] = findings(shell)["repairs"]
+    assert repairs["status"] == "warn"
+    assert "3 in all" in repairs["text"]
+    assert "2 × key" in repairs["text"]

@@ -11,15 +11,18 @@ from typing import Final, Literal
 import msgspec
 
 from dray.app import App
+from dray.broker.repairs import describe
 from dray.broker.verbs import PAGE_MAX, Query, QueueInfo
 from dray.cli.output import now_ms, rough
 from dray.client import Link
 from dray.job import State
+from dray.recovery import Repairs, read_repairs
 from dray.roster import SKEWED, WorkerInfo, describe_skew
 
 OLDEST_CLOCK: Final = 1_735_689_600_000
 """The year 2025: a clock before that was never set."""
 SLOW: Final = 0.25
+REPAIRED_LATELY: Final = 7 * 24 * 3600 * 1000
 WAITED_LONG: Final = 10 * 60_000
 LOOK_AT: Final = 5_000
 """How many ready jobs are looked at for tasks that nobody knows."""
@@ -50,10 +53,32 @@ def check_broker(app: App) -> Iterator[Finding]:
     problems = app.client.block(_audit)
     if problems:
         shown = "; ".join(problems[:5]) + ("; …" if len(problems) > 5 else "")
-        todo = "keep a copy of the store, and report this: it is a bug, or somebody else wrote to the store"
+        todo = (
+            "a running worker repairs it within minutes; keep a copy of the store before, and find out who "
+            "else writes to it, or report it as a bug"
+        )
         yield Finding("audit", "fail", f"{len(problems)} inconsistencies: {shown}", todo)
     else:
         yield Finding("audit", "ok", "every job is in exactly one place")
+
+
+def check_repairs(app: App) -> Iterator[Finding]:
+    """Nothing had to be repaired lately: a sound store needs none."""
+    repairs = app.client.block(_repairs)
+    if not repairs.counts:
+        yield Finding("repairs", "ok", "none was ever needed")
+        return
+    ago = now_ms() - repairs.last
+    text = f"{sum(repairs.counts.values())} in all, the last {rough(ago)} ago: {describe(repairs.latest)}"
+    if ago > REPAIRED_LATELY:
+        yield Finding("repairs", "ok", text)
+        return
+    todo = "look for what damaged the store then: a server without persistence, a copied file, a stray script"
+    yield Finding("repairs", "warn", text, todo)
+
+
+async def _repairs(link: Link) -> Repairs:
+    return await read_repairs(link.broker)
 
 
 async def _touch(link: Link) -> None:

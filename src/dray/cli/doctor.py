@@ -144,6 +144,7 @@ def _store(app: App, named: bool) -> Iterator[Finding]:
 
 def _inside(app: App, named: bool) -> Iterator[Finding]:
     yield from checkup.check_broker(app)
+    yield from checkup.check_repairs(app)
     workers, queues = app.workers.list(), app.queues.list()
     yield from checkup.check_clock(workers)
     yield from checkup.check_workers(queues, workers)

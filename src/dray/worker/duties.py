@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from dray.errors import BrokerError
+from dray.recovery import note_repairs
 from dray.worker.hold import Hold
 from dray.worker.lifeline import Lifeline, Pauses
 
@@ -111,4 +112,6 @@ class Sweep:
     async def step(self, line: Lifeline) -> float:
         # Whoever lost touch for a lease does not expire others: they may live, and had no way to say so.
         swept = await line.ask(lambda broker: broker.sweep(lapse=not line.doubtful))
+        if swept.repairs:
+            await line.ask(lambda broker: note_repairs(broker, swept.repairs))
         return 0.0 if swept.more else self._interval
