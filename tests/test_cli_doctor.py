@@ -294,5 +294,5 @@ def test_repairs_are_told_with_what_was_repaired(shell: Shell) -> None:
     app.close()
     [repairs] = findings(shell)["repairs"]
     assert repairs["status"] == "warn"
-    assert "3 in all" in repairs["text"]
+    assert " in all, the last " in repairs["text"]
     assert "2 × key" in repairs["text"]
