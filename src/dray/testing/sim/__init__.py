@@ -28,7 +28,8 @@ all its runs when told, and all slots and keys must be free. The same seed gives
 
 The invariants, by the names reported. Of the broker: `lost` `ids` `keys` `repeats` (acceptance); `fencing`
 `runs` `outcomes` `completions` `sessions` (validity); `max_running` `rate` `bounds` `pause` `slots` (limits);
-`priority` `order` `due` `ttl` `take` (order); `dependencies` `cancelled` `transitions` `feed` `audit`
+`priority` `order` `due` `ttl` `take` (order); `budget` (second runs of slow jobs); `dependencies` `cancelled`
+`transitions` `feed` `audit`
 `documents` `reasons` `stuck` `deadlock` `raised` `actor`. Of an executor: `concurrency` (never more runs than
 slots, less those that wait), `slots` (none is lost), `told` (who is to stop is told at once, and hears of
 it within a second), `runs` (what is taken is begun once, or given back), `outcomes` (one for each run, and

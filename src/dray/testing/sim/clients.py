@@ -32,8 +32,9 @@ from dray.testing.sim.loop import Process
 from dray.testing.sim.orders import QUEUES
 from dray.testing.sim.plan import Plan
 from dray.testing.sim.script import TASKS, Script
-from dray.worker.duties import Duties, Sweep
+from dray.worker.duties import Duties, Duty, Sweep
 from dray.worker.lifeline import Lifeline
+from dray.worker.stats import Archive
 
 
 class Wait:
@@ -46,8 +47,15 @@ class Wait:
 class Board:
     """What the actors of one simulation share: which ids were used, what is being watched, who leads."""
 
-    def __init__(self, plan: Plan, clock: Callable[[], int], lives: dict[str, Life], ever: set[str]) -> None:
-        self.plan, self.clock = plan, clock
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Callable[[], int],
+        lives: dict[str, Life],
+        ever: set[str],
+        speculation: Callable[[], Duty],
+    ) -> None:
+        self.plan, self.clock, self.speculation = plan, clock, speculation
         self.lives, self.ever = lives, ever
         self.left = plan.jobs
         self.closing = False
@@ -82,7 +90,10 @@ async def sweep(board: Board, name: str, broker: Broker, dice: random.Random) ->
     time, lease = asyncio.get_running_loop().time, board.plan.lease
     line = Lifeline(broker, lease, wall=time, monotonic=time)
     interval = dice.choice([500, 1000])
-    await Duties(line, name, [Sweep(interval)], lease=int(lease * 1000), interval=interval).run()
+    duties: list[Duty] = [Sweep(interval)]
+    if board.plan.has("stragglers"):
+        duties += [Archive(int(lease * 1000)), board.speculation()]
+    await Duties(line, name, duties, lease=int(lease * 1000), interval=interval).run()
 
 
 async def operate(board: Board, name: str, broker: Broker, dice: random.Random) -> None:

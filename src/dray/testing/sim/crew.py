@@ -26,9 +26,11 @@ from dray.testing.sim.script import make_app
 from dray.testing.sim.stand_ins import runners
 from dray.testing.sim.trace import Trace
 from dray.testing.sim.transport import Transport
-from dray.worker.channel import Lapsed, Message, Started, Stop, Stuck
+from dray.worker.accounting import Accounts
+from dray.worker.channel import Lapsed, Measured, Message, Started, Stop, Stuck
 from dray.worker.heartbeats import Heartbeats
 from dray.worker.lifeline import Lifeline
+from dray.worker.stats import Books
 
 
 class Scene(Protocol):
@@ -104,6 +106,7 @@ class Crew:
             clock=scene.clock,
             random=dice.random,
             state=self.overseer,
+            accounts=Accounts(scene.loop.time, scene.loop.time, scene.clock),
             renews=self.boss is None,
             say=None if self.boss is None else self._say,
         )
@@ -164,6 +167,7 @@ class Boss:
         self.epoch = 0
         self._sessions: dict[str, None] = {}
         self._stuck: list[Outcome] = []
+        self._books = Books(self.process.name, scene.loop.time)
 
     def start(self) -> None:
         self.process.start(self._scene.guard(self.process, self._main()))
@@ -182,6 +186,8 @@ class Boss:
             pause = settings.heartbeat / 1000
             try:
                 await beats.renew()
+                if self._scene.plan.has("stragglers"):
+                    await self._books.tell(line)
             except (BrokerError, OSError):
                 pause = self._dice.uniform(0.1, min(pause, 2.0))
             await asyncio.sleep(pause)
@@ -190,6 +196,8 @@ class Boss:
         if isinstance(message, Started):
             self.session, self.epoch = message.session, message.epoch
             self._sessions[message.session] = None
+        elif isinstance(message, Measured):
+            self._books.hear(message)
         elif isinstance(message, Stuck):
             self._scene.trace.say(self._crew.process.name, "stuck")
             self._stuck = message.outcomes

@@ -37,6 +37,8 @@ class Life:
         self.crashes = 0
         self.cancel = False
         self.offered = False
+        self.by_duty = False
+        """Whether it was offered by the duty that has a budget for it, not by an operator."""
         self.replayed = False
         self.heard: dict[str, list[State]] = {}
         """How each job it waits for has ended, so far and as often as it did."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from dray.broker.verbs import (
 from dray.job import FINISHED, TRANSITIONS, Job, Move, Outcome, OutcomeKind, Sign, State
 from dray.testing.sim.bounds import Bounds
 from dray.testing.sim.lives import Claims, Life, Papers, Sitting, Violation
+from dray.testing.sim.parts import SHARE
 from dray.testing.sim.transport import Call
 
 
@@ -36,6 +38,9 @@ class Moves:
         self.dependants: dict[str, dict[str, None]] = {}
         self.lapsed: dict[str, Sitting] = {}
         """The sessions that the step at hand may end."""
+        self.runs: Counter[str] = Counter()
+        self.second_runs: Counter[str] = Counter()
+        """By task: all runs, and the second ones that the duty is answerable for."""
         self._numbers = 0
         self._on: dict[str, Callable[[Call, Life, Event, int], None]] = {
             Move.RELEASED: self._released,
@@ -175,11 +180,21 @@ class Moves:
         if not life.may_start():
             raise Violation("dependencies", f"started while they stand at {life.heard}", life.id)
         call.notes.setdefault("first", {})[life.id] = life.last == 0
+        self.runs[life.job.task] += 1
+        if life.state is State.RUNNING and life.by_duty:
+            self._check_budget(life)
         self._move(life, Move.TAKEN, State.RUNNING)
         life.last, life.runs[event.run] = event.run, session
         life.expires, life.offered = None, False
         sitting.granted.append((life.id, event.run))
         self.bounds.check_start(life, (other for other in self.lives.values() if other.runs), now)
+
+    def _check_budget(self, life: Life) -> None:
+        task = life.job.task
+        self.second_runs[task] += 1
+        if self.second_runs[task] > SHARE * self.runs[task]:
+            text = f"{self.second_runs[task]} second runs of {task} for {self.runs[task]} in all"
+            raise Violation("budget", text, life.id)
 
     # The end of a run
 
@@ -335,6 +350,8 @@ class Moves:
     def _speculated(self, call: Call, life: Life, event: Event, now: int) -> None:
         _must_name(call, Speculate, life.id)
         life.offered = True
+        # One that arrives once more, much later, was not the duty's to decide.
+        life.by_duty = call.process.name.startswith("sweeper") and call.delivery == 1
 
     def _reprioritised(self, call: Call, life: Life, event: Event, now: int) -> None:
         _must_name(call, Reprioritise, life.id)

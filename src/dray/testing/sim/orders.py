@@ -90,7 +90,7 @@ class Author:
         if plan.has("rates"):
             tasks += ["rated", "paced"]
         if plan.has("speculate"):
-            tasks += ["twin"]
+            tasks += ["twin"] * (len(tasks) if plan.has("stragglers") else 1)
         return tasks
 
     def _script(self) -> Script:
@@ -100,6 +100,8 @@ class Author:
             acts += ["crash", "crash"]
         if self._plan.has("asking"):
             acts += ["ask", "ask"]
+        if self._plan.has("stragglers"):
+            acts += ["straggle"] * 3
         act = dice.choice(acts)
         seconds = dice.choice([0.0, 0.01, 0.1, 0.5, 2.0]) if dice.random() < 0.65 else dice.uniform(3, 25)
         if act == "fail" and dice.random() < 0.5:

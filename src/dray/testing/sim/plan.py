@@ -28,6 +28,7 @@ FEATURES: Final = (
     "edits",
     "scopes",
     "prune",
+    "stragglers",
 )
 """Each seed switches some of these on: a bug that needs few things is not hidden by many others."""
 

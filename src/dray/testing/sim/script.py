@@ -40,6 +40,8 @@ CODECS: Final = Codecs()
 SLICE: Final = 0.25
 """Seconds between two moments at which a thread can be interrupted, or looks around by itself."""
 ASK_FOR: Final = 20.0
+STRAGGLES: Final = 30.0
+"""Seconds that every other run of a straggler takes."""
 
 
 class Script(msgspec.Struct, frozen=True, array_like=True):
@@ -98,10 +100,12 @@ def play_in_thread(ctx: Context, act: str, seconds: float, times: int, deaf: boo
 
 
 async def _play(ctx: Context, script: Script) -> None:
+    straggles = script.act == "straggle" and ctx.run % 2
+    seconds = STRAGGLES if straggles else script.seconds
     ctx.progress(0, 2)
-    await _spend(ctx, script.seconds / 2, script)
+    await _spend(ctx, seconds / 2, script)
     ctx.progress(1, 2)
-    await _spend(ctx, script.seconds / 2, script)
+    await _spend(ctx, seconds / 2, script)
     match script.act:
         case "crash" if ctx.run <= script.times:
             process = PROCESS.get()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from dataclasses import dataclass
@@ -10,9 +11,12 @@ from typing import Any
 
 from dray.app import App
 from dray.broker.verbs import Beat, Cancel, Filter, Ids, Limits, Resume, Scope, SetLimits
+from dray.durations import Sketch
+from dray.errors import BrokerAway
 from dray.job import Job, Outcome, OutcomeKind, State
 from dray.policy import Retention
 from dray.settings import Settings
+from dray.stats import NAME, PAST, Past, Tally, write_past
 from dray.task import TaskSettings
 from dray.testing.sim import clients
 from dray.testing.sim.callers import Producer, Watcher
@@ -39,6 +43,8 @@ CANCEL_WITHIN = 1.0
 FILL = 40.0
 """Seconds that the jobs take which fill all slots."""
 FILLS_WITHIN = 8.0
+RUN_BEFORE = 20
+"""Runs of the task whose jobs get second runs, before the simulation begins."""
 
 Role = Callable[[Process, Transport], Coroutine[Any, Any, None]]
 
@@ -102,7 +108,7 @@ class Stage:
         self.ledger = Ledger(Inside(self.broker), retention, self.trace, self.clock, audit_every, self.fail)
         self.broker.look_in(self.ledger, plan.skip, plan.slow, plan.dice("outbox"))
         self.network = Network(plan, loop, self.broker, self.ledger)
-        self.board = clients.Board(plan, self.clock, self.ledger.lives, self.ledger.ever)
+        self.board = clients.Board(plan, self.clock, self.ledger.lives, self.ledger.ever, parts.speculation)
         self.members: list[Member] = []
         self.calm = False
         self.warden = self.transport(Process("warden", loop))
@@ -122,6 +128,7 @@ class Stage:
 
     async def play(self) -> None:
         try:
+            await self._remember()
             self._cast()
             await self._chaos()
             await self._calm_down()
@@ -136,6 +143,17 @@ class Stage:
                 self.done.set_result(None)
         except Violation as violation:
             self.fail(violation)
+
+    async def _remember(self) -> None:
+        """What is usual was learnt before: a simulation is too short for that."""
+        if self.plan.has("stragglers"):
+            took = Sketch()
+            took.add([0.3] * RUN_BEFORE)
+            tally = Tally(runs=RUN_BEFORE, took=took, speculate=True)
+            self.ledger.runs["twin"] = RUN_BEFORE
+            while self.ledger.papers.version(PAST, NAME, self.clock()) == 0:
+                with contextlib.suppress(BrokerAway):
+                    await write_past(self.warden, Past(tasks={"twin": tally}), 0)
 
     # Actors
 
