@@ -41,6 +41,7 @@ ERRORS = {
     "LeaseLost",
     "NewerLayout",
     "NewerVersion",
+    "EnqueueLimited",
     "QueueFull",
     "ResultGone",
     "ScheduleExists",
