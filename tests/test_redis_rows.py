@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dray.broker.redis.rows import HEADER, USUAL, body, is_plain, read_body, read_head
@@ -66,3 +67,16 @@ def test_heads_in_both_forms() -> None:
     done = read_head(b"o1 17 1000 2000\n1700000000000000 5|t|1")
     assert (done.s, done.t, done.z, done.b) == ("o", 1, 2000, 1000)
     assert read_head(b"").s == "r"
+
+
+@pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(Job)])
+def test_a_job_that_says_anything_special_keeps_all_of_its_envelope(field: str) -> None:
+    """Also those that scripts need not know of: only what nothing is said about may be left out."""
+    other = {str: "raise", int: 7, bool: True, bytes: b"x", tuple: ("a",), dict: {"a": "b"}, type(None): 9}
+    default = getattr(Job(id="i", task="t"), field)
+    texts = {"key", "group", "rate_key", "running_key", "parent", "isolate", "id", "task", "queue"}
+    named = {**dict.fromkeys(texts, "name"), "rate": "5/m", "backoff": "fixed(1s)", "orphan": "run"}
+    special = named.get(field, other[type(default)])
+    job = Job(**{"id": "i", "task": "t", field: special})
+    whole = read_body(body(job, 1, None, None))
+    assert whole.job(job.queue, job.id, f"{job.priority}|{job.task}|{job.version}") == job

@@ -16,7 +16,7 @@ from uuid_utils import uuid7
 
 from dray.broker import Broker
 from dray.broker.verbs import Accepted
-from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options
+from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options, unusual
 from dray.client import Client, Link, forbid_on_worker_loop, opener, while_waiting
 from dray.codec import Codecs
 from dray.context import CURRENT, Context
@@ -75,6 +75,8 @@ class App(Declaring):
         self.tasks: dict[str, Task[..., Any]] = {}
         self.run_middleware: tuple[RunMiddleware, ...] = ()
         self.enqueue_middleware_chain: tuple[EnqueueMiddleware, ...] = ()
+        self._usual: dict[str, tuple[Task[..., Any], Settings, str, dict[str, Any]]] = {}
+        """Of each task: itself, the settings it was made with, its queue, and what its plain calls share."""
         self.client = Client(self._opener())
         self.clock: Callable[[], int] = self._broker_time
         self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
@@ -309,9 +311,7 @@ class App(Declaring):
         duplicate = accepted.verdict == "duplicate"
         if duplicate and job.on_duplicate == "raise":
             return DuplicateJob(accepted.id)
-        return JobHandle(
-            self, accepted.id, job.task, job.queue, duplicate=duplicate, accepted=accepted.state
-        )
+        return JobHandle(self, accepted.id, job.task, job.queue, duplicate=duplicate, accepted=accepted.state)
 
     def _durability(self, call: Call[Any]) -> Durability | None:
         chosen = call.options.durability
@@ -326,6 +326,22 @@ class App(Declaring):
         """The job a call becomes: what the call says, else its task, else the settings."""
         options, settings = call.options, self.settings
         task = self.tasks.get(call.task)
+        if options is PLAIN and headers is None and task is not None and CURRENT.get() is None:
+            usual = self._usual.get(call.task)
+            if usual is not None and usual[0] is task and usual[1] is settings:
+                codec = task.options.codec or settings.codec
+                sent = self.codecs.encode_call(
+                    call.args, call.kwargs, codec=codec, limit=settings.max_payload
+                )
+                return Job(id=f"{usual[2]}:{uuid7().hex}", task=call.task, payload=sent, **usual[3])
+            job = self._envelope(call, headers, task)
+            if task.options.rate_key is None and task.options.running_key is None:
+                self._usual[call.task] = (task, settings, job.queue, unusual(job))
+            return job
+        return self._envelope(call, headers, task)
+
+    def _envelope(self, call: Call[Any], headers: dict[str, str] | None, task: Task[..., Any] | None) -> Job:
+        options, settings = call.options, self.settings
         rules = NO_RULES if task is None else task.options
         rate_key, running_key = (None, None) if task is None else task.keys(call.args, call.kwargs)
         queue = rules.queue or "default" if options.queue is UNSET else options.queue

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from dray.duration import MAX_DURATION, parse_duration
 from dray.errors import InvalidInput
-from dray.job import OnDuplicate, check_name, check_word, parse_priority
+from dray.job import Job, OnDuplicate, check_name, check_word, parse_priority
 from dray.policy import Backoff, check_description, check_headers
 
 R = TypeVar("R")
@@ -184,6 +184,15 @@ _READERS: dict[str, Any] = {
     **{name: _read_length(name) for name in ("delay", "once", "ttl", "result_ttl")},
     **{name: _read_word(name) for name in ("key", "id", "group")},
 }
+
+
+_SHARED = [field for field in msgspec.structs.fields(Job) if field.name not in ("id", "task", "payload")]
+
+
+def unusual(job: Job) -> dict[str, Any]:
+    """What a job says beyond a job's defaults, except for what is its own."""
+    told = {field.name: (getattr(job, field.name), field.default) for field in _SHARED}
+    return {name: value for name, (value, default) in told.items() if value != default and value != {}}
 
 
 class Call(Generic[R]):

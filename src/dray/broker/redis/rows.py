@@ -106,8 +106,28 @@ USUAL: Final = bytes.fromhex(
 """How it ends, from the due time on, when nothing special is said: stored as one zero byte in front."""
 
 
+def _is_usual(job: Job) -> bool:
+    """Whether nothing is said after `created`: then its envelope ends in `USUAL`."""
+    return (
+        is_plain(job)
+        and job.retries == 3
+        and job.on_duplicate == "return"
+        and job.overflow == "raise"
+        and job.orphan == "cancel"
+        and job.description == ""
+        and job.key_ttl is None
+        and job.timeout is None
+        and job.backoff is None
+        and job.parent is None
+        and job.isolate is None
+        and not (job.tags or job.headers)
+    )
+
+
 def _shortened(job: Job) -> bytes:
     """The envelope, less what is stored elsewhere and what most jobs have in common."""
+    if job.version == 1 and _is_usual(job):
+        return b"\0" + encode((job.payload, job.priority, job.created))[1:]
     packed, start = pack(job), len(HEADER) + len(encode(job.version))
     names = len(encode((job.id, job.task, job.queue))) - 1
     if job.version == 1 and packed.startswith(HEADER) and packed.endswith(USUAL):

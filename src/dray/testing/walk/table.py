@@ -54,7 +54,7 @@ class Table:
         args = dict(args)
         copies, when = args.pop("copies", None), args.get("when")
         if copies is not None:
-            args["jobs"] = flood(args["jobs"][0], copies)
+            args["jobs"] = tuple(copy for job in args["jobs"][:1] for copy in flood(job, copies))
         if isinstance(when, DocWrite):
             version = self._version(when.kind, when.name, when.expect_version)
             args["when"] = replace(when, expect_version=version)
@@ -114,6 +114,8 @@ class Table:
         total = Swept()
         for _ in range(PAGES_MAX):
             swept = await self.run(self.broker.sweep(**args))
+            if swept.repairs:
+                raise Broken(f"sweep repaired what was sound: {swept.repairs}")
             total = Swept(
                 promoted=total.promoted + swept.promoted,
                 lapsed=total.lapsed + swept.lapsed,
