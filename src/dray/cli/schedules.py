@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -17,7 +17,7 @@ from dray.cli.opening import open_app, open_store
 from dray.cli.output import Column, age, brief, note, one_line, plain, say, say_fields, say_json, say_table
 from dray.cli.queues import user_name
 from dray.cli.target import json_option, target_options, wants_json
-from dray.errors import UnknownTaskWarning
+from dray.errors import InvalidInput, UnknownTaskWarning
 from dray.schedule import CATCH_UP_MAX, CatchUp, Overlap
 from dray.schedules import ScheduleInfo
 
@@ -57,7 +57,7 @@ def show(name: str, count: int) -> None:
     """Show everything known of a schedule, and its next runs."""
     info = open_store().schedules.get(name)
     if wants_json():
-        say_json(schedule_json(info) | {"upcoming": plain(info.upcoming(count))})
+        say_json(schedule_json(info) | {"upcoming": plain(_upcoming(info, count))})
         return
     say_fields([(label, text) for label, text in _fields(info, count) if text])
 
@@ -119,7 +119,7 @@ def create(name: str, task: str, args: tuple[str, ...], unknown: bool, **given: 
     app = open_store(must_exist=False) if unknown else open_app()
     if not unknown:
         check_call(app, task, values, said.get("kwargs", {}))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _arguments_told():
         warnings.simplefilter("ignore", UnknownTaskWarning)  # --unknown said it
         info = app.schedules.create(name, task, args=values, **said)
     _done(info, f"schedule {name} is made: {info.description}; {_next(info)}")
@@ -143,7 +143,9 @@ def change(name: str, args: tuple[str, ...], **given: Any) -> None:
         said["args"] = [read_value(text) for text in args]
     if not said:
         raise click.UsageError("change what? Give --cron, --every or another option")
-    info = open_store().schedules.change(name, **said)
+    app = open_store()
+    with _arguments_told():
+        info = app.schedules.change(name, **said)
     _done(info, f"schedule {name} is changed: {info.description}; {_next(info)}")
 
 
@@ -196,6 +198,15 @@ def delete(name: str) -> None:
     say(f"schedule {name} is deleted")
     if origin == "code":
         note("the app's code declares it: it comes back when a worker starts, unless it is taken out there")
+
+
+@contextmanager
+def _arguments_told() -> Iterator[None]:
+    """Arguments that do not fit the task are a mistake of whoever types, not of the program."""
+    try:
+        yield
+    except TypeError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _said(given: dict[str, Any]) -> dict[str, Any]:
@@ -251,6 +262,14 @@ def _next(info: ScheduleInfo) -> str:
     return "it never runs again" if info.next_run is None else f"next run {_stamp(info.next_run, info.tz)}"
 
 
+def _upcoming(info: ScheduleInfo, count: int) -> list[datetime]:
+    try:
+        return info.upcoming(count)
+    except InvalidInput as error:  # a zone that is known where it was made, but not here
+        note(str(error))
+        return []
+
+
 def _stamp(at: datetime | None, tz: str | None) -> str:
     """By the clocks that the rule goes by, or UTC where their zone is not known."""
     if at is None:
@@ -268,7 +287,7 @@ def _fields(info: ScheduleInfo, count: int) -> list[tuple[str, str]]:
     args += [f"{name}={brief(value, 500)}" for name, value in (info.kwargs or {}).items()]
     unreadable = "…" if info.args is None else ", ".join(args)
     pause = "" if paused is None else f"since {_stamp(paused.at, None)} {paused.by} {paused.reason}".rstrip()
-    upcoming = [_stamp(at, info.tz) for at in info.upcoming(count)]
+    upcoming = [_stamp(at, info.tz) for at in _upcoming(info, count)]
     catch_up = f"{info.catch_up}, up to {info.catch_up_cap}" if info.catch_up == "all" else info.catch_up
     return [
         ("schedule", info.name),
