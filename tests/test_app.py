@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from dray import (
     App,
     Context,
     DuplicateJob,
+    EnqueueLimited,
     InvalidInput,
     JobHandle,
     QueueFull,
@@ -312,6 +314,32 @@ def test_the_operators_word_on_full_queues_comes_before_the_tasks(app: App, say:
     patient = app.task(name="patient", max_ready=1, overflow="wait")(lambda: None)
     with pytest.raises(QueueFull):
         say(patient.enqueue)
+
+
+def test_a_queue_that_accepts_at_a_rate_says_when_to_come_again(app: App, say: Say) -> None:
+    work = app.task(name="work")(lambda n: n)
+    say(app.queues.limit, "default", enqueue_rate="1/h+2")
+    with pytest.raises(EnqueueLimited, match="accepts no more jobs at this rate: try again in") as refused:
+        say(app.enqueue_many, [work.call(n) for n in range(4)])
+    assert (refused.value.queue, refused.value.max_ready) == ("default", None)
+    assert 3500 < refused.value.retry_after <= 3600
+    assert len(refused.value.accepted) == 2
+    with pytest.raises(QueueFull):
+        say(work.enqueue, 5)
+    assert len(say(app.jobs.find)) == 2
+
+
+def test_a_rate_of_acceptance_may_be_waited_for_and_changed_meanwhile(app: App, say: Say) -> None:
+    work = app.task(name="work", overflow="wait")(lambda n: n)
+    say(app.queues.limit, "default", enqueue_rate="10/s")
+    began = time.monotonic()
+    jobs = [say(work.enqueue, n) for n in range(4)]
+    assert time.monotonic() - began >= 0.29
+    assert [say(job.status) for job in jobs] == ["ready"] * 4
+    say(app.queues.limit, "default", enqueue_rate="1/h")
+    thread = in_thread(lambda: app.queues.limit("default", enqueue_rate=None), after=0.1)
+    assert say(say(work.enqueue, 5).status) == "ready"
+    thread.join()
 
 
 class OnLoop(_Detached):

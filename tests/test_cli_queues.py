@@ -80,8 +80,16 @@ def test_limits_are_set_told_and_taken_back(shell: Shell) -> None:
     shell.run("queues", "limit", "email", "--rate", "100/m", "--max-running", "5", "--max-ready", "1000")
     shell.run("queues", "limit", "email", "--overflow", "drop-oldest", "--group-running", "2")
     shell.run("queues", "limit", "email", "--task", "send", "--max-running", "1")
+    shell.run("queues", "limit", "email", "--enqueue-rate", "5/s+10")
     told = shell.run("queues", "limit", "email").out
-    for part in ("rate=100/m", "max_running=5", "max_ready=1000", "drop-oldest", "send: max_running=1"):
+    for part in (
+        "rate=100/m",
+        "enqueue_rate=5/s+10",
+        "max_running=5",
+        "max_ready=1000",
+        "drop-oldest",
+        "send: max_running=1",
+    ):
         assert part in told
     queue = shell.json("queues", "limit", "email", "--rate", "none", "--max-running", "NONE")
     assert (queue["limits"]["rate"], queue["limits"]["max_running"]) == (None, None)
@@ -93,6 +101,7 @@ def test_limits_are_set_told_and_taken_back(shell: Shell) -> None:
     ("args", "says"),
     [
         (["--rate", "fast"], "a whole number per s, m, h or d"),
+        (["--enqueue-rate", "fast"], "enqueue_rate='fast': a whole number per s, m, h or d"),
         (["--max-running", "0"], "'0' is not a number from 1, or none"),
         (["--max-ready", "x"], "'x' is not a number from 1, or none"),
         (["--overflow", "explode"], "'explode' is not one of"),
