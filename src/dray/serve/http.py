@@ -150,6 +150,7 @@ class _Exchange:
         self._service, self._scope, self._receive = service, scope, receive
         self._headers, self._request_id, self._held = headers, request_id, held
         self._listener: asyncio.Task[Message] | None = None
+        self._body_over = False
 
     async def receive(self) -> Message:
         """For the response, which wants to hear that its client is gone; the listener may know already."""
@@ -215,9 +216,15 @@ class _Exchange:
 
     def _hear_of_leaving(self, leaving: asyncio.Event) -> Any:
         """Listen for the client's going away while its request is worked on."""
-        listener = self._listener = asyncio.ensure_future(self._receive())
+        listener = self._listener = asyncio.ensure_future(self._gone())
         listener.add_done_callback(lambda _: leaving.set())
         return listener.cancel
+
+    async def _gone(self) -> Message:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return message
 
     async def _write_down(self, route: Route, path: dict[str, str], caller: Caller, body: object) -> None:
         """Before it is done, so that nothing is done that the audit log does not know."""
@@ -261,13 +268,12 @@ class _Exchange:
         return b"".join(chunks)
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        while True:
+        while not self._body_over:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise Refused(400, "gone", "the client went away")
+            self._body_over = not message.get("more_body", False)
             yield message.get("body", b"")
-            if not message.get("more_body", False):
-                return
 
     async def _drain(self) -> None:
         """Let a client that is still sending finish for a moment: else it may not read why it was refused."""
