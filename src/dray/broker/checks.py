@@ -48,6 +48,8 @@ from dray.policy import Rate, Retention, check_batch
 TIME_MAX: Final = 1 << 52
 WANT_MAX: Final = 10_000
 DOC_MAX: Final = 1 << 20
+FREE_STEP: Final = 1000
+"""What a lapsed session holds up to that many runs is freed in one step, whatever the limit of the sweep."""
 REASON_MAX: Final = 4096
 
 

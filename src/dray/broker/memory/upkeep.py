@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.broker.checks import FREE_STEP
 from dray.broker.memory.world import World
 
 
@@ -24,7 +25,7 @@ class Upkeep:
         late = [name for name, session in world.sessions.items() if now >= session.expires]
         for name in late[:limit]:
             session = world.sessions[name]
-            for id, run in world.held(session)[: limit - freed]:
+            for id, run in world.held(session)[: max(limit - freed, FREE_STEP)]:
                 world.crash(world.jobs[id], run, now)
                 session.void[id, run] = None
                 freed += 1

@@ -1,8 +1,8 @@
 """What `sweep` puts right: what no script leaves behind, and what a client did that died between two slots.
 
 Within a queue one script looks at the next stretch of everything and mends it (lua/mend.lua): it sees a state
-that no other is in the middle of. What crosses slots may be under way at this very moment, so it is only noted
-as a *doubt*; if it is still so in a sweep some seconds later, nobody is going to finish it.
+that no other is in the middle of. What crosses slots may be under way at this very moment, so it is only
+noted as a *doubt*; if it is still so in a sweep some seconds later, nobody is going to finish it.
 
 - A queue that still knows a session which the namespace has ended: what it holds there is freed. One whose
   copy of a lease is out of date gets the new one.

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from dray.broker.checks import FREE_STEP
 from dray.broker.redis.accepting import finish_intents
 from dray.broker.redis.core import Core
 from dray.broker.redis.crossing import follow_all, forward, tidy
@@ -71,8 +72,9 @@ class _Sweep:
             lapsed += 1
         return lapsed, freed
 
-    async def _end(self, name: str, epoch: int, queues: Sequence[bytes], limit: int, suspect: bool) -> int:
-        """Free up to `limit` runs of an ended session; if it held more, the next sweep goes on."""
+    async def _end(self, name: str, epoch: int, queues: Sequence[bytes], room: int, suspect: bool) -> int:
+        """Free a step's worth of what an ended session held; if it held more, the next sweep goes on."""
+        limit = max(room, FREE_STEP)
         keys = [f"{self.core.keys.queue(queue.decode())}h:{name}" for queue in queues]
         held = await self.core.calls([command(key, "SCARD", key) for key in keys])
         if sum(held) <= limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.broker.checks import NEVER
+from dray.broker.checks import FREE_STEP, NEVER
 from dray.broker.sqlite.rows import FINISHED_NUMBERS
 from dray.broker.sqlite.settle import free_some
 from dray.broker.sqlite.statements import SQL
@@ -32,7 +32,7 @@ def _lapse(step: Step, limit: int) -> tuple[int, int]:
     """Free what sessions past their lease held; how many sessions ended, how many runs were freed."""
     lapsed = freed = 0
     for session, name in step.db.execute(SQL["lapsed"], (step.ns, step.now, limit)).fetchall():
-        done, left = free_some(step, session, name, limit - freed)
+        done, left = free_some(step, session, name, max(limit - freed, FREE_STEP))
         freed += done
         lapsed += not left
         if left or freed >= limit:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dray.broker.verbs import EXPIRE_STEP
+from typing import Final
+
+from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Cancel, Query, Reschedule
 from dray.job import State
 from dray.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench, Theme, job, jobs
+
+LAST_DAY: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 
 
 class TestDelays(Theme):
@@ -37,6 +42,67 @@ class TestDelays(Theme):
         assert await bench.states("a", "b") == [State.RETRYING, State.SCHEDULED]
         bench.clock.advance(SECOND)
         assert sorted(await ann.take_ids(5)) == ["a", "b"]
+
+    async def test_a_job_of_the_last_day_of_the_calendar_waits(self, bench: Bench) -> None:
+        await bench.put(job("last", due=LAST_DAY), job("years", due=bench.clock.after(30 * 365 * 24 * HOUR)))
+        bench.clock.advance(HOUR)
+        assert (await bench.sweep()).promoted == 0
+        assert await (await bench.worker()).take() == []
+        record = await bench.record("last")
+        assert (record.state, record.due) == (State.SCHEDULED, LAST_DAY)
+        info = await bench.queue()
+        assert info is not None
+        assert info.next_due == (await bench.record("years")).due
+
+    async def test_far_future_jobs_keep_their_order_to_the_millisecond(self, bench: Bench) -> None:
+        await bench.put(job("b", due=LAST_DAY), job("a", due=LAST_DAY - 1))
+        bench.clock.advance(LAST_DAY - bench.clock.time - 1)
+        ann = await bench.worker(lease=HOUR)
+        assert await ann.take_ids(5) == ["a"]
+        bench.clock.advance(1)
+        assert await ann.take_ids(5) == ["b"]
+
+    async def test_a_job_due_in_the_past_is_ready_at_once(self, bench: Bench) -> None:
+        accepted = await bench.put(job("old", due=0), job("late", due=bench.clock.after(-1)))
+        assert [reply.state for reply in accepted] == [State.READY, State.READY]
+        assert await (await bench.worker()).take_ids(5) == ["old", "late"]
+
+    async def test_jobs_that_fall_due_together_are_made_ready_in_bounded_steps(self, bench: Bench) -> None:
+        count = 2 * PROMOTE_STEP + 1
+        await bench.put(*jobs(count, due=bench.clock.after(SECOND)))
+        bench.clock.advance(SECOND)
+        ann = await bench.worker()
+        await ann.take(1)
+        info = await bench.queue()
+        assert info is not None
+        assert info.counts[State.READY] + 1 == PROMOTE_STEP
+        await ann.take(1)
+        await ann.take(1)
+        assert await bench.find(Query(state=State.SCHEDULED)) == []
+
+    async def test_a_burst_of_due_jobs_does_not_delay_a_ready_one_of_higher_priority(
+        self, bench: Bench
+    ) -> None:
+        await bench.put(*jobs(2 * PROMOTE_STEP, due=bench.clock.after(SECOND)))
+        bench.clock.advance(SECOND)
+        ann = await bench.worker()
+        await ann.take(1)
+        await bench.put(job("urgent", priority=0))
+        assert await ann.take_ids() == ["urgent"]
+
+    async def test_a_delayed_job_can_be_cancelled_and_rescheduled(self, bench: Bench) -> None:
+        await bench.put(*(job(id, due=bench.clock.after(HOUR)) for id in ("off", "sooner", "later", "past")))
+        await bench.edit("off", Cancel())
+        await bench.edit("sooner", Reschedule(bench.clock.after(SECOND)))
+        await bench.edit("later", Reschedule(LAST_DAY))
+        await bench.edit("past", Reschedule(bench.clock.after(-HOUR)))
+        ann = await bench.worker(lease=2 * HOUR)
+        assert await ann.take_ids(5) == ["past"]
+        bench.clock.advance(SECOND)
+        assert await ann.take_ids(5) == ["sooner"]
+        bench.clock.advance(HOUR)
+        assert await ann.take_ids(5) == []
+        assert await bench.states("off", "later") == [State.CANCELLED, State.SCHEDULED]
 
 
 class TestExpiry(Theme):

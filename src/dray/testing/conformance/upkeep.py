@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Query, Swept
+from dray.broker.checks import FREE_STEP
+from dray.broker.verbs import Beat, Cancel, Query, Swept
 from dray.job import State
 from dray.policy import Retention
 from dray.testing.conformance.bench import LEASE, MINUTE, SECOND, Bench, Theme, job, jobs
@@ -39,6 +40,63 @@ class TestUpkeep(Theme):
         assert max(step.lapsed for step in steps) <= 2
         assert sum(step.freed for step in steps) == 5
         assert len(await bench.find(Query(state=State.READY))) == 5
+
+    async def test_a_session_with_a_heap_of_jobs_is_freed_in_bounded_steps(self, bench: Bench) -> None:
+        count = FREE_STEP + 5
+        await bench.put(*jobs(count), *jobs(5, "due", due=bench.clock.after(LEASE)))
+        ann = await bench.worker("ann")
+        assert len(await ann.take(count)) == count
+        bench.clock.advance(LEASE)
+        steps = await sweep_all(bench, 10)
+        assert max(step.freed for step in steps) == FREE_STEP
+        assert sum(step.freed for step in steps) == count
+        assert sum(step.lapsed for step in steps) == 1
+        assert steps[0].promoted == 5, "what else there is to do waits for the heap"
+        assert all(not step.repairs for step in steps)
+        info = await bench.queue()
+        assert info is not None
+        assert info.counts == {State.READY: count + 5}
+        assert (await (await bench.worker("bob")).take_one()).run == 2
+
+    async def test_many_lapsed_sessions_are_freed_in_bounded_steps(self, bench: Bench) -> None:
+        await bench.put(*jobs(30))
+        for n in range(300):
+            beats = [Beat(f"w{n}", LEASE)]
+            await bench.broker.renew(beats, now=bench.clock.now)
+        ann = await bench.worker("ann")
+        await ann.take(30)
+        bench.clock.advance(LEASE)
+        steps = await sweep_all(bench, 100)
+        assert max(step.lapsed for step in steps) == 100
+        assert sum(step.lapsed for step in steps) == 301
+        assert sum(step.freed for step in steps) == 30
+
+    async def test_a_sound_store_is_never_repaired(self, bench: Bench) -> None:
+        limited: dict[str, Any] = {
+            "group": "g",
+            "running_key": "k",
+            "max_running": 1,
+            "rate": "1/m",
+            "rate_key": "r",
+        }
+        await bench.put(job("a"), job("b", waits_for=("a",)), job("c", key="k", ttl=MINUTE, **limited))
+        await bench.put(job("d", **limited), job("e", due=bench.clock.after(SECOND), queue="other"))
+        await bench.put(
+            job("orphan", waits_for=("a", "b"), orphan="wait", queue="other"), job("f", once=MINUTE)
+        )
+        ann, bob = await bench.worker("ann"), await bench.worker("bob")
+        repairs = [(await bench.sweep()).repairs]
+        held = await ann.take(2)
+        repairs.append((await bench.sweep()).repairs)
+        await ann.kill(held[0])
+        await ann.retry(held[1], at=bench.clock.after(SECOND))
+        held = await bob.take(9, ["other", "default"])
+        repairs.append((await bench.sweep()).repairs)
+        await bench.edit(held[0].job.id, Cancel())
+        for _ in range(4):
+            bench.clock.advance(10 * SECOND)
+            repairs.append((await bench.sweep()).repairs)
+        assert repairs == [{}] * 7
 
     async def test_expired_jobs_are_buried_in_bounded_steps(self, bench: Bench) -> None:
         await bench.put(*jobs(25, ttl=SECOND))

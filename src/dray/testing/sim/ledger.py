@@ -287,6 +287,8 @@ class Ledger(Moves):
                     raise Violation("sessions", f"opened should be {call.notes['opened']}: {reply}")
             case "doc":
                 self._check_doc(call, reply)
+            case "sweep" if reply.repairs:
+                raise Violation("audit", f"sweep repaired what was sound: {reply.repairs}")
             case _:
                 pass
 
