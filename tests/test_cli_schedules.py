@@ -73,6 +73,7 @@ def test_what_is_done_is_told(shell: Shell) -> None:
     assert "goes on; next run" in shell.run("schedules", "resume", "s").out
     id = shell.run("schedules", "trigger", "s").out.strip()
     assert f"last job:  {id}" in shell.run("schedules", "show", "s").out
+    assert " s, now\n" in shell.run("jobs", "show", id).out
     info = shell.json("jobs", "show", id)
     assert (info["timeout"], info["tags"], info["args"]) == (300, ["a", "schedule:s"], [1])
 

@@ -61,6 +61,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     cancelling: bool = False
     """It runs, and was asked to stop."""
+    headers: dict[str, str] = {}
+    """What travels with it; a job of a schedule says which one (`schedule`) and which `tick` it is for."""
 
 
 def describe(record: Record, app: App) -> JobInfo:
@@ -99,6 +101,7 @@ def describe(record: Record, app: App) -> JobInfo:
         waits_for=record.waiting,
         parent=job.parent,
         cancelling=record.cancel is not None,
+        headers=job.headers,
     )
 
 

@@ -11,6 +11,7 @@ from dray.duration import format_duration
 from dray.info import JobInfo
 from dray.job import Error, Progress, State
 from dray.roster import SKEWED, WorkerInfo, describe_skew
+from dray.schedule import SCHEDULE_HEADER, TICK_HEADER
 from dray.settings.forms import format_priorities
 
 JOB_COLUMNS = tuple(map(Column, ("ID", "TASK", "QUEUE", "STATUS", "TRY", "CREATED", "NOTE")))
@@ -90,6 +91,7 @@ def job_fields(info: JobInfo) -> list[tuple[str, str]]:
         ("worker", info.worker or ""),
         ("progress", "" if info.progress is None else progress_text(info.progress)),
         ("waits for", ", ".join(info.waits_for)),
+        ("schedule", _schedule(info)),
         ("parent", info.parent or ""),
         ("key", info.key or ""),
         ("group", info.group or ""),
@@ -99,6 +101,11 @@ def job_fields(info: JobInfo) -> list[tuple[str, str]]:
         ("error", "" if info.error is None else error_text(info.error)),
     ]
     return [(name, value) for name, value in fields if value]
+
+
+def _schedule(info: JobInfo) -> str:
+    name, tick = (info.headers.get(header, "") for header in (SCHEDULE_HEADER, TICK_HEADER))
+    return f"{name}, {tick}" if name and tick else ""
 
 
 def _call(info: JobInfo) -> str:
