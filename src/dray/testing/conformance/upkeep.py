@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dray.broker.checks import FREE_STEP
@@ -72,13 +74,7 @@ class TestUpkeep(Theme):
         assert sum(step.freed for step in steps) == 30
 
     async def test_a_sound_store_is_never_repaired(self, bench: Bench) -> None:
-        limited: dict[str, Any] = {
-            "group": "g",
-            "running_key": "k",
-            "max_running": 1,
-            "rate": "1/m",
-            "rate_key": "r",
-        }
+        limited: dict[str, Any] = {"group": "g", "running_key": "k", "max_running": 1, "rate_key": "r"}
         await bench.put(job("a"), job("b", waits_for=("a",)), job("c", key="k", ttl=MINUTE, **limited))
         await bench.put(job("d", **limited), job("e", due=bench.clock.after(SECOND), queue="other"))
         await bench.put(

@@ -258,6 +258,8 @@ class Ledger(Moves):
             rivals = [other for other in ready if other.job.queue == life.job.queue]
             if len(life.runs) == 1:
                 self._check_order(life, rivals, running, call, now)
+        first = [life for life in taken if len(life.runs) == 1]
+        self.turns.check(first, ready, lambda other: self.bounds.runnable(other, call.args[3], running, now))
 
     def _check_order(self, life: Life, rivals: list[Life], running: list[Life], call: Call, now: int) -> None:
         for other in rivals:
