@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dray.broker.memory import MemoryBroker
-from dray.broker.memory.line import ClassKey, Line
+from dray.broker.memory.line import ClassKey, Group, Line
 from dray.broker.memory.world import Kept, Queue, World
 from dray.broker.verbs import Accepted, Filter, Ref, Swept
 from dray.job import FINISHED, Job, Move, Outcome, OutcomeKind, Record, Settled, Sign, State, Taken
@@ -216,6 +216,26 @@ class InvertsPriority(_OtherWorld):
     """The least important first."""
 
     world_type = _BackwardWorld
+
+
+class _LineWithoutTurns(Line):
+    def took_turn(self, group: Group) -> None:
+        """The group stays the first of the ring."""
+
+
+class _WorldWithoutTurns(World):
+    def queue(self, name: str) -> Queue:
+        if name not in self.queues:
+            line = _LineWithoutTurns(lambda what, value: self.running(name, what, value))
+            self.queues[name] = Queue(name, line)
+        return super().queue(name)
+
+
+@found_by("turns")
+class ForgetsTurns(_OtherWorld):
+    """A group with many jobs keeps the others waiting."""
+
+    world_type = _WorldWithoutTurns
 
 
 @found_by("ids", "lost", "feed")

@@ -22,6 +22,7 @@ from dray.testing.sim.bounds import Bounds
 from dray.testing.sim.lives import Claims, Life, Papers, Sitting, Violation
 from dray.testing.sim.parts import SHARE
 from dray.testing.sim.transport import Call
+from dray.testing.sim.turns import Turns
 
 
 class Moves:
@@ -35,6 +36,7 @@ class Moves:
         self.claims = Claims()
         self.papers = Papers()
         self.bounds = Bounds()
+        self.turns = Turns()
         self.dependants: dict[str, dict[str, None]] = {}
         self.lapsed: dict[str, Sitting] = {}
         """The sessions that the step at hand may end."""
@@ -354,6 +356,7 @@ class Moves:
         life.by_duty = call.process.name.startswith("sweeper") and call.delivery == 1
 
     def _reprioritised(self, call: Call, life: Life, event: Event, now: int) -> None:
+        self.turns.forget(life.job.queue)
         _must_name(call, Reprioritise, life.id)
         life.job = replace(life.job, priority=call.args[1].priority)
 
