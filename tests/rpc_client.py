@@ -23,7 +23,7 @@ class Failed(Exception):
         super().__init__(f"{error.code().name}: {error.details()}")
         self.status = error.code().name
         self.message = error.details() or ""
-        self.trailers = dict(error.trailing_metadata() or ())
+        self.trailers = dict(tuple(error.trailing_metadata() or ()))
 
     @property
     def code(self) -> object:

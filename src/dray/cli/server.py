@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -25,6 +26,7 @@ OPTIONS: Final = {
     "log_format": "FORMAT",
 }
 """Settings that are options of the command, and what stands for the value."""
+PROTO: Final = Path(__file__).parents[1] / "serve" / "proto" / "dray" / "v1" / "dray.proto"
 
 
 def _setting_options(command: Any) -> Any:
@@ -36,15 +38,19 @@ def _setting_options(command: Any) -> Any:
 
 @click.command("server")
 @_setting_options
+@click.option("--proto", is_flag=True, help="Print the .proto of the gRPC service, and end.")
 @click.option("--insecure", is_flag=True, help="Start without keys also where other machines can reach it.")
 @target_options
-def server_command(insecure: bool, **given: Any) -> int:
+def server_command(proto: bool, insecure: bool, **given: Any) -> int:
     """Serve the HTTP API and, where `dray[grpc]` is installed, gRPC.
 
     On loopback it is open to everybody on this machine as long as there are no keys (`dray keys`); any other
     address needs some. SIGTERM or Ctrl-C finishes the requests at hand and ends streams; a second one ends at
     once.
     """
+    if proto:
+        say(PROTO.read_text("utf-8").rstrip())
+        return 0
     chosen = {name: value for name, value in given.items() if value is not None}
     app = open_app()
     if chosen:

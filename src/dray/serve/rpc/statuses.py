@@ -40,7 +40,6 @@ _FIELDS: Final = {
     "result_ttl": "result_ttl_seconds",
     "how": "kind",
     "result": "result_json",
-    "Last-Event-ID": "cursor",
 }
 """What a field that Python or HTTP calls so is called in the .proto."""
 

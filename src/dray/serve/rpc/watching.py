@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from dray.broker.verbs import Feed
 from dray.serve.feed import read_cursor, write_cursor
-from dray.serve.refusals import forbidden
+from dray.serve.refusals import Refused, forbidden
 from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc import messages
 from dray.serve.rpc.calling import Calling
@@ -20,7 +20,7 @@ async def watch_events(
         caller.need(queue=queue)
     if caller.tasks is not None:
         raise forbidden("events do not name tasks: a key for certain tasks may not follow them")
-    since = read_cursor(request.cursor) if request.cursor else {} if request.from_oldest else None
+    since = _since(request)
     queues = frozenset(request.queues) or caller.queues
     follower, now = await calling.shared.hub.join()
     try:
@@ -35,6 +35,17 @@ async def watch_events(
                 yield message
     finally:
         calling.shared.hub.leave(follower)
+
+
+def _since(request: pb.WatchEventsRequest) -> dict[str, int] | None:
+    """Where to begin; None: with what comes next."""
+    if not request.cursor:
+        return {} if request.from_oldest else None
+    try:
+        return read_cursor(request.cursor)
+    except Refused:
+        message = "only a cursor that an earlier message told is allowed"
+        raise Refused(422, "invalid_cursor", message, "cursor") from None
 
 
 async def _missed(calling: Calling, cursor: dict[str, int]) -> AsyncIterator[Feed]:
