@@ -1,7 +1,8 @@
 """What limits cost where they are set, and how long a flood of one tenant delays another.
 
 The brokers are drained by one loop (take 32, settle 32) in this process: nothing but the broker is measured,
-so that what a limit costs cannot hide behind what a worker costs.
+so that what a limit costs cannot hide behind what a worker costs. CPU time is that of this process and of the
+server, if there is one: it tells what a busy machine's clock does not.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.measure import Measurement, Row, Sample, interleave
 from bench.peers import servers
@@ -41,41 +42,53 @@ def run(quick: bool, folder: Path) -> tuple[str, dict[str, Any]]:
     text: list[str] = []
     figures: dict[str, Any] = {}
     for name, opened in (("SQLite", _sqlite(folder)), ("Valkey", _valkey())):
-        with opened as url:
-            rows = interleave(list(_measurements(url, jobs)), rounds)
-            delay = _flood(url, flood)
+        with opened as place:
+            rows = interleave(list(_measurements(place, jobs)), rounds)
+            delay = _flood(place.url, flood)
         text.append(_markdown(name, rows, delay, flood))
         figures[name] = {"drain": [_figures(row) for row in rows], "flood": {"jobs": flood, **delay}}
     return "\n".join(text), figures
 
 
-@contextmanager
-def _sqlite(folder: Path) -> Iterator[str]:
-    yield f"sqlite:///{folder}/flow.db"
+class Place(NamedTuple):
+    """A broker, and the CPU seconds that its server has used."""
+
+    url: str
+    cpu: Callable[[], float]
 
 
 @contextmanager
-def _valkey() -> Iterator[str]:
+def _sqlite(folder: Path) -> Iterator[Place]:
+    yield Place(f"sqlite:///{folder}/flow.db", lambda: 0.0)
+
+
+@contextmanager
+def _valkey() -> Iterator[Place]:
     with servers.running(servers.find("valkey")) as server:
-        yield server.url
+        yield Place(server.url, lambda: _cpu_of(server))
 
 
-def _measurements(url: str, jobs: int) -> Iterator[Measurement]:
+def _cpu_of(server: servers.Server) -> float:
+    words = (word.partition(":") for word in server.ask("INFO", "cpu").split())
+    return sum(float(value) for name, _, value in words if name in ("used_cpu_user", "used_cpu_sys"))
+
+
+def _measurements(place: Place, jobs: int) -> Iterator[Measurement]:
     for kind, fields in KINDS.items():
-        yield _measurement(url, kind, [Job(id=_id(n), task="t", **fields(n)) for n in range(jobs)], None)
+        yield _measurement(place, kind, [Job(id=_id(n), task="t", **fields(n)) for n in range(jobs)], None)
     for kind, limits in BY_OPERATOR.items():
-        yield _measurement(url, kind, [Job(id=_id(n), task="t") for n in range(jobs)], limits)
+        yield _measurement(place, kind, [Job(id=_id(n), task="t") for n in range(jobs)], limits)
 
 
-def _measurement(url: str, kind: str, jobs: list[Job], limits: SetLimits | None) -> Measurement:
+def _measurement(place: Place, kind: str, jobs: list[Job], limits: SetLimits | None) -> Measurement:
     def measure(round: int) -> Sample:
-        place = f"{kind}-{round}".replace(" ", "-").replace(",", "").replace("_", "-")
-        broker = run_blocking(connect(url, place, blocking=True))
+        namespace = f"{kind}-{round}".replace(" ", "-").replace(",", "")
+        broker = run_blocking(connect(place.url, namespace, blocking=True))
         try:
             if limits is not None:
                 run_blocking(broker.edit(Scope("default"), limits))
             run_blocking(broker.put(jobs))
-            return _drain(broker, len(jobs))
+            return _drain(broker, len(jobs), place.cpu)
         finally:
             run_blocking(broker.close())
 
@@ -87,17 +100,17 @@ def _id(number: int) -> str:
     return f"default:{number:032x}"
 
 
-def _drain(broker: Broker, jobs: int) -> Sample:
+def _drain(broker: Broker, jobs: int, server: Callable[[], float]) -> Sample:
     run_blocking(broker.renew([Beat("s", 3_600_000)]))
     done = request = 0
-    began, used = time.perf_counter(), time.process_time()
+    began, used = time.perf_counter(), time.process_time() + server()
     while done < jobs:
         request += 1
         taken = run_blocking(broker.take("s", request, ["default"], Filter(), BATCH))
         outcomes = [Outcome(id=one.job.id, run=one.run, kind=OutcomeKind.SUCCEEDED) for one in taken]
         run_blocking(broker.settle("s", outcomes))
         done += len(taken)
-    return Sample(time.perf_counter() - began, jobs, time.process_time() - used)
+    return Sample(time.perf_counter() - began, jobs, time.process_time() + server() - used)
 
 
 def _flood(url: str, size: int) -> dict[str, Any]:
@@ -125,17 +138,29 @@ def _flood(url: str, size: int) -> dict[str, Any]:
 
 def _figures(row: Row) -> dict[str, Any]:
     rate = row.rate("dray")
-    return {"kind": row.parameters["kind"], "rate": rate.median, "low": rate.low, "high": rate.high}
+    cpu = row.cpu("dray").median
+    return {
+        "kind": row.parameters["kind"],
+        "rate": rate.median,
+        "low": rate.low,
+        "high": rate.high,
+        "cpu": cpu,
+    }
 
 
 def _markdown(name: str, rows: list[Row], delay: dict[str, Any], flood: int) -> str:
-    plain = rows[0].rate("dray").median
+    plain = rows[0].cpu("dray").median
     lines = [
-        (row.parameters["kind"], count(row.rate("dray").median), f"{row.rate('dray').median / plain:.2f}")
+        (
+            row.parameters["kind"],
+            count(row.rate("dray").median),
+            f"{row.cpu('dray').median:.1f}",
+            f"{row.cpu('dray').median - plain:+.1f}",
+        )
         for row in rows
     ]
     said = (
         f"One job of another tenant, put behind {count(flood)}: {delay['before']} of these are handed out "
         f"before it ({delay['milliseconds']} ms).\n"
     )
-    return f"### {name}\n\n{table(('limit', 'jobs/s', 'of no limit'), lines)}\n{said}"
+    return f"### {name}\n\n{table(('limit', 'jobs/s', 'CPU µs/job', 'more than without'), lines)}\n{said}"
