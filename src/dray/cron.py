@@ -26,7 +26,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from dray.cron_words import in_words, interval_in_words
-from dray.duration import MAX_DURATION, format_duration, parse_duration
+from dray.duration import format_duration, parse_duration
 from dray.errors import InvalidInput
 
 ALIASES: Final = {
@@ -39,6 +39,8 @@ ALIASES: Final = {
     "@hourly": "0 * * * *",
 }
 EXPRESSION_MAX: Final = 256
+TIME_MAX: Final = 1 << 52
+"""Later times cannot be stored."""
 _FIELDS: Final = ("second", "minute", "hour", "day of month", "month", "day of week")
 _SIZES: Final = (60, 60, 24, 31, 12, 7)
 _FORMS: Final = (
@@ -119,7 +121,7 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
     def next(self, after: int) -> int | None:
         """The first tick later than `after`."""
         tick = (after // self.interval + 1) * self.interval
-        return None if tick > 2 * MAX_DURATION + self.interval else tick
+        return tick if tick < TIME_MAX else None
 
     def describe(self) -> str:
         """In plain words.
@@ -292,5 +294,5 @@ def _next_passing(calendar: CronSim, zone: tzinfo, after: int) -> int | None:
         elif tick == near:
             return tick
         else:
-            # No time that fits lies between, whatever the clocks do there: they never move by a day.
+            # No time that fits lies between, whatever the clocks do there: they never move by more than a day.
             after = max(near, tick - 2 * _DAY)
