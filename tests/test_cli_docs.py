@@ -17,6 +17,7 @@ from dray.operate import Changed
 from dray.roster import ExecutorInfo, WorkerInfo
 from dray.schedules import PauseInfo, ScheduleInfo
 from dray.settings import describe
+from dray.stats import TaskStats
 from dray.why import Why
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -78,6 +79,7 @@ def test_the_json_keys_are_all_told() -> None:
     times = {"started": "started_at", "seen": "seen_at"}
     workers = {times.get(name, name) for name in WorkerInfo.__struct_fields__}
     assert keys("dray workers ls") == workers | {"running"}
+    assert keys("dray workers show") == set(TaskStats.__struct_fields__)
     assert keys("dray schedules ls") == {*ScheduleInfo.__struct_fields__, *PauseInfo.__struct_fields__}
     for name in (*ExecutorInfo.__struct_fields__, *Limits.__struct_fields__):
         assert f"`{name}`" in section("dray workers ls") + section("dray queues ls"), name

@@ -6,8 +6,10 @@ import pytest
 from shell import Shell
 
 from dray.client import Link
+from dray.durations import Sketch
 from dray.job import OutcomeKind, State
 from dray.roster import ExecutorInfo, WorkerInfo, write_worker
+from dray.stats import Tally, WorkerTallies, write_tallies
 
 
 def test_queues_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
@@ -177,3 +179,31 @@ def test_no_workers_are_told_on_stderr_only(shell: Shell) -> None:
     ended = shell.run("workers", "ls")
     assert (ended.out, "no worker is running" in ended.err) == ("", True)
     assert shell.json("workers", "ls") == []
+
+
+async def _tell(link: Link, told: WorkerTallies) -> None:
+    await write_tallies(link.broker, "host-1", told, 0)
+
+
+def test_how_tasks_fare_is_told_for_all_workers_and_for_one(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    app = shell.app()
+    ended = shell.run("workers", "ls", "--tasks")
+    assert (ended.out, "no worker has run anything" in ended.err) == ("", True)
+    took = Sketch()
+    took.add([0.25] * 40)
+    tally = Tally(runs=42, failed=2, took=took, cpu=0.5, metered=10, memory=64 << 20, stalls=1)
+    app.client.block(_tell, WorkerTallies(seen=app.now(), tasks={"resize": tally, "new": Tally(runs=1)}))
+    app.close()
+    for told in (shell.run("workers", "ls", "--tasks").out, shell.run("workers", "show", "host-1").out):
+        header, new, resize = told.splitlines()
+        assert header.split()[:4] == ["TASK", "RUNS", "FAILED", "AVG"]
+        assert new.split() == ["new", "1", "0", *["-"] * 9]
+        assert resize.split()[:9] == ["resize", "42", "2", "250", "ms", "250", "ms", "250", "ms"]
+        for part in ("50 ms", "64 MiB"):
+            assert part in resize
+    listed = shell.json("workers", "ls", "--tasks")
+    assert [(one["task"], one["runs"]) for one in listed] == [("new", 1), ("resize", 42)]
+    assert shell.json("workers", "show", "host-1")["resize"] == listed[1]
+    nobody = shell.run("workers", "show", "nobody")
+    assert (nobody.code, "no worker nobody has told" in nobody.err) == (1, True)

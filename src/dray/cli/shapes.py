@@ -7,6 +7,7 @@ from typing import Any
 
 from dray.broker.verbs import Limits, Pause, QueueInfo
 from dray.cli.output import Column, age, brief, moment_of, one_line, plain, stamp
+from dray.cli.shapes_stats import seconds
 from dray.duration import format_duration
 from dray.info import JobInfo
 from dray.job import Error, Progress, State
@@ -18,7 +19,7 @@ JOB_COLUMNS = tuple(map(Column, ("ID", "TASK", "QUEUE", "STATUS", "TRY", "CREATE
 DEAD_COLUMNS = tuple(map(Column, ("ID", "TASK", "QUEUE", "TRIES", "DIED", "REASON")))
 _ALWAYS = (State.READY, State.RUNNING)
 WORKER_COLUMNS = tuple(
-    map(Column, ("WORKER", "STATE", "QUEUES", "RUNNING", "DONE", "FAILED", "STARTED", "SEEN", "ROLE"))
+    map(Column, ("WORKER", "STATE", "QUEUES", "RUNNING", "DONE", "FAILED", "AVG", "STARTED", "SEEN", "ROLE"))
 )
 
 
@@ -213,6 +214,7 @@ def worker_row(info: WorkerInfo) -> list[str]:
         running,
         str(done),
         str(failed),
+        "-" if info.average is None else seconds(info.average),
         age(info.started),
         age(info.seen),
         role,
