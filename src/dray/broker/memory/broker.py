@@ -342,12 +342,12 @@ class MemoryBroker(Accepting, Upkeep):
         forwarded = await self._forward(now, limit)
         with self._step(now) as at:
             world = self._world
+            repairs = mend(world, self._round, min(limit, LOOK), at)
             promoted = [self._promote(world.queues[name], at, limit) for name in sorted(world.queues)]
             self._mind_the_clock(at)
             lapsed, freed = self._lapse(at, limit) if lapse else (0, 0)
             expired = self._expire(at, limit)
             pruned = self._prune(at, limit)
-            repairs = mend(world, self._round, min(limit, LOOK), at)
             full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
             if lapsed or freed or repairs:
                 self._wake_sleepers()
