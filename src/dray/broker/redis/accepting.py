@@ -167,13 +167,15 @@ async def put_step(
 
 
 async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]) -> list[Accepted]:
-    """As in one go, unless an id comes twice, or is another queue's: then in several."""
+    """As in one go, unless an id comes twice, or is another queue's, or a job waits for others that one before
+    it may put an end to: then in several."""
     accepted: list[Accepted] = []
     together: list[tuple[int, Job]] = []
     ids: set[str] = set()
     for index, job in enumerate(jobs):
         elsewhere = owners.get(job.id, job.queue) != job.queue
-        if elsewhere or job.id in ids:
+        behind = job.waits_for and any(_may_end_others(other) for _, other in together)
+        if elsewhere or behind or job.id in ids:
             accepted += await step.put_waiting(together, owners)
             together, ids = [], set()
         if elsewhere:
@@ -187,6 +189,10 @@ async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]
     accepted += await step.put_waiting(together, owners)
     await _tell_of_refused(step, jobs, accepted, owners)
     return accepted
+
+
+def _may_end_others(job: Job) -> bool:
+    return job.on_duplicate == "replace" or (job.overflow == "drop-oldest" and job.max_ready is not None)
 
 
 async def _claim(core: Core, jobs: Sequence[Job]) -> dict[str, str]:

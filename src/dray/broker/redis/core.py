@@ -50,6 +50,8 @@ class Core:
         self._enlisted: set[str] = set()
         self.watched: dict[tuple[str, str], float] = {}
         """When it was written down last that a watcher waits for jobs of a queue."""
+        self.backlog: list[str] = []
+        """Queues whose outboxes had more word than one call delivers: the next call goes on with them."""
         self._stamp = 0
         self._ahead = 0
         """Microseconds by which the server's clock is ahead of our steady one."""

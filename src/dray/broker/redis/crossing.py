@@ -67,13 +67,14 @@ async def follow_all(
 
     `order` names jobs as they came: word of their ends is delivered in that order.
     """
-    if not any(part for _, aftermath in left for part in aftermath):
+    if not core.backlog and not any(part for _, aftermath in left for part in aftermath):
         return
     with contextlib.suppress(BrokerError):
         await tidy(core, left)
-        posted = list(dict.fromkeys(queue for queue, aftermath in left if aftermath[0]))
+        posted = [*core.backlog, *(queue for queue, aftermath in left if aftermath[0])]
         if posted:
-            await forward(core, posted, now, order=order)
+            core.backlog = []
+            await forward(core, list(dict.fromkeys(posted)), now, order=order)
 
 
 async def tidy(core: Core, left: Sequence[tuple[str, Sequence[Any]]]) -> None:
@@ -152,6 +153,7 @@ async def forward(
         sent += len(words)
         order = [word.dependant for word in words]
         queues = [*dict.fromkeys([*(word.queue for word in words), *more])]
+    core.backlog = [*dict.fromkeys([*core.backlog, *queues])] if sent >= limit else core.backlog
     return sent
 
 
