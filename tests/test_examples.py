@@ -34,6 +34,13 @@ SAYS = {
         "a third call is refused for 60 minutes",
     ],
     "fan_out.py": ["in all: 1229", "awaited: [4, 25, 168]"],
+    "schedules.py": [
+        "often: every 2 seconds (user)",
+        "pulse: every second (code)",
+        "report: at 03:00 on Monday to Friday, Europe/London time (code)",
+        "its newest job: often",
+        "at most one job per tick: True",
+    ],
     "quickstart.py": ["enqueued: ready", "result: 5", "afterwards: succeeded"],
 }
 """Lines that each example prints, beside others."""

@@ -294,5 +294,5 @@ def _next_passing(calendar: CronSim, zone: tzinfo, after: int) -> int | None:
         elif tick == near:
             return tick
         else:
-            # No time that fits lies between, whatever the clocks do there: they never move by more than a day.
+            # No time that fits lies between, whatever the clocks do: they never move by more than a day.
             after = max(near, tick - 2 * _DAY)
