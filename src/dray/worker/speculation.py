@@ -39,8 +39,7 @@ SHARE_OF_TIME: Final = 0.05
 class Speculation:
     name = "second runs of slow jobs"
 
-    def __init__(self, share: float = SHARE) -> None:
-        self._share = share
+    def __init__(self) -> None:
         self._tasks: Tallies = {}
         """Those whose jobs may get a second run."""
         self._read_at: float | None = None
@@ -63,7 +62,7 @@ class Speculation:
         for task, tally in self._tasks.items():
             second, version = known.get(task, (SecondRuns(), 0))
             changed = await _follow_up(broker, second)
-            changed = earn(second, tally.runs, self._share) or changed
+            changed = earn(second, tally.runs) or changed
             chosen = choose(second, slow.get(task, []))
             if (changed or chosen) and not await write_second_runs(broker, task, second, version):
                 continue  # somebody else does this too, and was quicker
@@ -108,11 +107,11 @@ def _is_alone(record: Record) -> bool:
     return record.job.speculate and record.cancel is None and len(record.runs) == 1
 
 
-def earn(second: SecondRuns, runs: int, share: float = SHARE) -> bool:
+def earn(second: SecondRuns, runs: int) -> bool:
     """Add the credit for the runs since the last time; whether there were any."""
     if runs == second.runs:
         return False
-    second.credit = min(SAVED_MOST, second.credit + share * max(0, runs - second.runs))
+    second.credit = min(SAVED_MOST, second.credit + SHARE * max(0, runs - second.runs))
     second.runs = runs
     return True
 

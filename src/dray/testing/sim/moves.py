@@ -20,9 +20,9 @@ from dray.broker.verbs import (
 from dray.job import FINISHED, TRANSITIONS, Job, Move, Outcome, OutcomeKind, Sign, State
 from dray.testing.sim.bounds import Bounds
 from dray.testing.sim.lives import Claims, Life, Papers, Sitting, Violation
-from dray.testing.sim.parts import SHARE
 from dray.testing.sim.transport import Call
 from dray.testing.sim.turns import Turns
+from dray.worker.speculation import SHARE
 
 
 class Moves:

@@ -101,7 +101,7 @@ class Author:
         if self._plan.has("asking"):
             acts += ["ask", "ask"]
         if self._plan.has("stragglers"):
-            acts += ["straggle"] * 3
+            acts += ["straggle"] * 8
         act = dice.choice(acts)
         seconds = dice.choice([0.0, 0.01, 0.1, 0.5, 2.0]) if dice.random() < 0.65 else dice.uniform(3, 25)
         if act == "fail" and dice.random() < 0.5:
