@@ -15,6 +15,7 @@ from dray.broker import Broker, connect
 from dray.broker.redis import accepting, crossing, sessions
 from dray.broker.redis.broker import RedisBroker
 from dray.broker.redis.mending import GRACE
+from dray.broker.redis.router import command
 from dray.broker.verbs import Beat, DocWrite, Filter
 from dray.job import Job, Outcome, OutcomeKind, State
 
@@ -157,7 +158,9 @@ def test_a_queue_that_took_in_a_session_just_after_it_ended(server: Server) -> N
         late = core.on_queue("take", "one", None, "ghost", 1, 0, 1, 1, b"", b"", "7,1,1000000000001")
         reply = await core.call(late)
         assert reply[0] == b"lost"
-        assert (await sweeper.sweep()).repaired == 0
-        assert (await later(sweeper)) == {"session": 1}
+        known = core.keys.queue("one") + "s"
+        assert await core.call(command(known, "HKEYS", known)) == [b"ghost"]
+        assert (await sweeper.sweep()).repairs == {}
+        assert await core.call(command(known, "HKEYS", known)) == []
 
     play(server, test)

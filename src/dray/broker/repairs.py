@@ -19,7 +19,6 @@ LOOK: Final = 500
 
 KINDS: Final = {
     "run": "jobs that ran without a holder, or were held without running",
-    "session": "sessions that a queue had not heard the end of",
     "slot": "slots of a limit that were in use by nobody, or were not counted",
     "place": "jobs that stood in no place or in a wrong one, and entries without a job",
     "lane": "lanes, groups or classes of the line that were missing, empty or in the wrong order",

@@ -51,6 +51,8 @@ class Mending:
         self.core, self.now, self.at = core, now, core.time(now)
         self.left: list[tuple[str, Any]] = []
         self.repairs: Counter[str] = Counter()
+        self.freed = 0
+        """Runs of sessions that had ended: a late one took from a queue that its end had not reached."""
 
     async def look(self, queues: Sequence[str]) -> dict[str, int]:
         await self._resolve()
@@ -99,7 +101,10 @@ class Mending:
     async def _session(self, queue: str, session: str, epoch: int) -> None:
         state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session, ""))
         if state == b"unknown" or facts[0] > epoch:
-            self._doubt([Doubt("session", session, str(epoch), queue)])
+            call = self.core.on_queue("release", queue, self.now, session, epoch, 1)
+            freed, aftermath = await self.core.call(call)
+            self.left.append((queue, aftermath))
+            self.freed += freed
         elif state == b"ok":
             lease = (session, epoch, facts[1], facts[2])
             await self.core.call(self.core.on_queue("renew_lease", queue, self.now, *lease))
@@ -183,16 +188,6 @@ class Mending:
                 del doubts[doubt]
                 await _RESOLVE[doubt[0]](self, Doubt(*doubt))
 
-    async def _end_session(self, doubt: Doubt) -> None:
-        session, epoch = doubt.id, int(doubt.other)
-        state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session, ""))
-        if state != b"unknown" and facts[0] <= epoch:
-            return
-        call = self.core.on_queue("release", doubt.queue, self.now, session, epoch, 1)
-        freed, aftermath = await self.core.call(call)
-        self.left.append((doubt.queue, aftermath))
-        self.repairs["session"] += 1 + freed
-
     async def _tell(self, doubt: Doubt) -> None:
         """A job waits for one that has ended, or that does not know of it."""
         home = (await locate(self.core, [doubt.other])).get(doubt.other)
@@ -233,7 +228,6 @@ class Mending:
 
 
 _RESOLVE: Final = {
-    "session": Mending._end_session,
     "wait": Mending._tell,
     "edge": Mending._part,
     "claim": Mending._unclaim,

@@ -102,6 +102,7 @@ async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
     step = _Sweep(core, queues, limit, now)
     promoted = [await step.queue(name, "promote", limit) for name in queues]
     lapsed, freed = await step.lapse(lapse)
+    freed += mending.freed
     expired = await step.expire()
     pruned = await step.prune()
     await core.call(core.on_own("doc_sweep", now, limit))
