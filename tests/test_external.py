@@ -13,7 +13,7 @@ import pytest
 import redis_server
 
 from dray import App, InvalidInput, LeaseLost, State, TooLarge
-from dray.broker.verbs import run_blocking
+from dray.broker.verbs import Beat, Broker, run_blocking
 from dray.external import HeldJob
 from dray.job import Error, Progress
 
@@ -132,6 +132,26 @@ def test_extend_keeps_all_jobs_of_a_fetch_and_passes_progress_on(app: App) -> No
         app.external.extend(held[0].id, held[0].token, lease="1h").lease_until.timestamp()
         > time.time() + 3000
     )
+
+
+def test_with_the_last_job_of_a_fetch_its_session_ends(app: App) -> None:
+    broker = app.client.thread_link().broker
+    for n in range(3):
+        app.enqueue("a", n)
+    held = app.external.fetch(["default"], limit=3, lease="1h")
+    session = app.job(held[0].id).info().worker or ""
+    app.external.ack(held[0].id, held[0].token)
+    app.external.nack(held[1].id, held[1].token, how="dead")
+    assert not _opens(broker, session)
+    app.external.nack(held[2].id, held[2].token, how="give_back")
+    assert app.external.ack(held[0].id, held[0].token) is State.SUCCEEDED, "said twice, after its end"
+    assert _opens(broker, session)
+
+
+def _opens(broker: Broker, session: str) -> bool:
+    """Whether a beat of this session is its first."""
+    (heard,) = run_blocking(broker.renew([Beat(session, 1000)]))
+    return heard.opened
 
 
 def test_who_let_the_lease_run_out_has_no_say_any_more(app: App) -> None:

@@ -65,7 +65,9 @@ def app(tmp_path: Path) -> Iterator[App]:
 def test_the_example_counts_words_rejects_and_stops_when_told(folder: Path, app: App, tmp_path: Path) -> None:
     server = node_worker.server(tmp_path, "shop:app", "127.0.0.1:0", tmp_path / "server.log")
     address = server.says("grpc://").split("grpc://")[1].split(",")[0]
-    worker = Process(["node", "main.js"], folder, tmp_path / "worker.log", DRAY_GRPC=address)
+    worker = Process(
+        [node_worker.program("node"), "main.js"], folder, tmp_path / "worker.log", DRAY_GRPC=address
+    )
     try:
         node = app.using(queue="node")
         assert node.enqueue("words.count", "how many words").get(timeout=60) == 3
@@ -142,7 +144,7 @@ class Crew:
         self._number += 1
         log = self._home / f"worker-{self._number}.log"
         environ = {"DRAY_GRPC": self._address, "NOTES": str(self._notes)}
-        self._workers.append(Process(["node", "chaos.js"], self._folder, log, **environ))
+        self._workers.append(Process([node_worker.program("node"), "chaos.js"], self._folder, log, **environ))
 
     def noted(self) -> list[tuple[str, int]]:
         lines = [json.loads(line) for line in self._notes.read_text().splitlines()]

@@ -9,9 +9,7 @@ asked for: `extend` keeps all jobs of that fetch, and every later word is checke
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import random
 import secrets
 from collections.abc import Sequence
@@ -41,15 +39,14 @@ from dray.job import (
     OutcomeKind,
     Progress,
     Record,
-    Settled,
     State,
     Taken,
     Verdict,
     check_name,
-    check_word,
 )
 from dray.operate import Desk
 from dray.policy import Backoff, BackoffFunction, retry_delay
+from dray.tokens import Token, read_token
 from dray.twins import awaits, blocks
 
 if TYPE_CHECKING:
@@ -68,6 +65,8 @@ _LOOK_AGAIN: Final = 30.0
 _MARK: Final = "external"
 _MARK_TTL: Final = 7 * DAY
 _TRIES: Final = 10
+_OPEN_MAX: Final = 10_000
+"""Sessions that are remembered, to end them with their last job."""
 
 
 class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,46 +107,13 @@ class Extended(msgspec.Struct, frozen=True):
     """The job was asked to stop: stop it, then `nack` it in any way."""
 
 
-class _Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    secret: bytes
-    epoch: int
-    run: int
-    lease: int
-    suspect: bool = False
-    seal: bytes = b""
-    """Which job it belongs to: tokens that were mixed up are found out."""
-
-    @property
-    def session(self) -> str:
-        # A hash: sessions are shown to whoever may look at jobs, which must not make them holders.
-        return f"external:{hashlib.sha256(self.secret).hexdigest()[:32]}"
-
-    def seal_of(self, id: str) -> bytes:
-        return hashlib.sha256(self.secret + id.encode("utf-8", "surrogatepass")).digest()[:8]
-
-    def text(self) -> str:
-        return base64.urlsafe_b64encode(_pack(self)).rstrip(b"=").decode("ascii")
-
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(_Token).decode
-
-
-def _read_token(id: object, text: object) -> _Token:
-    name = check_word("id", id)
-    try:
-        if not isinstance(text, str) or len(text) > 256:
-            raise ValueError(text)
-        token = _unpack(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
-    except (ValueError, msgspec.MsgspecError):
-        raise InvalidInput("token", text, "the token that came with the job is allowed") from None
-    if token.seal != token.seal_of(name):
-        raise LeaseLost(name)
-    return token
-
-
 class External(Desk):
     """`app.external`: hold jobs without being a dray worker."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app)
+        self._open: dict[str, set[str]] = {}
+        """Jobs by session, of fetches that were made here."""
 
     async def _fetch(
         self,
@@ -166,13 +132,18 @@ class External(Desk):
         `max_bytes`, except for the first. A job whose holder died before comes alone.
         """
         fetch = _Fetch(self._app, link, max_bytes)
-        return await fetch.run(
+        held = await fetch.run(
             _names("queues", queues),
             Filter(None if tasks is None else frozenset(_names("tasks", tasks))),
             _read_limit(limit),
             self._lease(lease),
             parse_duration("wait", wait) / 1000,
         )
+        if held:
+            self._open[fetch.session] = {job.id for job in held}
+            if len(self._open) > _OPEN_MAX:
+                self._open.pop(next(iter(self._open)), None)
+        return held
 
     async def _ack(
         self, link: Link, id: str, token: str, result: object = None, *, codec: str | None = None
@@ -181,12 +152,12 @@ class External(Desk):
 
         Repeating the call changes nothing. Raises `LeaseLost` if the run is not valid any more.
         """
-        app, held = self._app, _read_token(id, token)
+        app, held = self._app, read_token(id, token)
         data = app.codecs.encode_value(
             result, codec=codec or app.settings.codec, limit=app.settings.max_result
         )
         outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.SUCCEEDED, result=data)
-        return await _settle(link.broker, held, outcome)
+        return await self._settle(link.broker, held, outcome)
 
     async def _nack(
         self,
@@ -204,7 +175,7 @@ class External(Desk):
         its retries are used up. `dead`: it is not tried again. `give_back`: it was not run after all; same
         place in line, no attempt used. `crashed`: alone in a process of its own, it killed that.
         """
-        held, told = _read_token(id, token), _read_error(error)
+        held, told = read_token(id, token), _read_error(error)
         wait = None if delay is None else parse_duration("delay", delay)
         if wait is not None and how != "retry":
             raise InvalidInput("delay", delay, "it is for how=retry only")
@@ -218,7 +189,7 @@ class External(Desk):
             outcome = await self._failure(link.broker, id, held, told, wait)
         else:
             raise InvalidInput("how", how, "one of retry, dead, give_back, crashed is allowed")
-        return await _settle(link.broker, held, outcome)
+        return await self._settle(link.broker, held, outcome)
 
     async def _extend(
         self,
@@ -233,7 +204,7 @@ class External(Desk):
 
         Raises `LeaseLost` if it is not held any more: then stop it, somebody else may run it.
         """
-        broker, held = link.broker, _read_token(id, token)
+        broker, held = link.broker, read_token(id, token)
         length = held.lease if lease is None else self._lease(lease)
         reports = () if progress is None else (Report(id, held.run, progress),)
         now = self._app.now()
@@ -249,9 +220,10 @@ class External(Desk):
     async def _release(self, link: Link, id: str, token: str) -> int:
         """Give it back, with all jobs of the same fetch that are still held: same place in line, no attempt
         used. Returns how many they were."""
-        held = _read_token(id, token)
+        held = read_token(id, token)
         if held.suspect:
             await link.broker.doc(_MARK, id, None)
+        self._open.pop(held.session, None)
         return await link.broker.release(held.session, suspect=False)
 
     fetch, afetch = blocks(_fetch), awaits(_fetch)
@@ -259,6 +231,27 @@ class External(Desk):
     nack, anack = blocks(_nack), awaits(_nack)
     extend, aextend = blocks(_extend), awaits(_extend)
     release, arelease = blocks(_release), awaits(_release)
+
+    async def _settle(self, broker: Broker, held: Token, outcome: Outcome) -> State:
+        if held.suspect:
+            # Before it is settled: a mark that outlived its run would count as a crash of the next one.
+            await broker.doc(_MARK, outcome.id, None)
+        (settled,) = await broker.settle(held.session, [outcome])
+        if settled.verdict is Verdict.REFUSED:
+            raise _unknown(outcome.id) if settled.state is State.NOT_FOUND else LeaseLost(outcome.id)
+        await self._close(broker, held.session, outcome.id)
+        return settled.state
+
+    async def _close(self, broker: Broker, session: str, id: str) -> None:
+        """With the last of its jobs a session ends. Of fetches made elsewhere, the lease does that."""
+        others = self._open.get(session)
+        if others is None:
+            return
+        others.discard(id)
+        if not others:
+            self._open.pop(session, None)
+            with contextlib.suppress(BrokerError, OSError):
+                await broker.release(session, suspect=False)
 
     def _lease(self, given: Duration | None) -> int:
         if given is None:
@@ -270,7 +263,7 @@ class External(Desk):
         return lease
 
     async def _failure(
-        self, broker: Broker, id: str, held: _Token, error: Error, delay: int | None
+        self, broker: Broker, id: str, held: Token, error: Error, delay: int | None
     ) -> Outcome:
         (record,) = await broker.get([id])
         if record is None:
@@ -299,8 +292,8 @@ class _Fetch:
     def __init__(self, app: App, link: Link, max_bytes: int | None) -> None:
         self._app, self._codecs, self._max_payload = app, app.codecs, app.settings.max_payload
         self._link, self._broker, self._max_bytes = link, link.broker, max_bytes
-        self._token = _Token(secrets.token_bytes(16), 0, 0, 0)
-        self._session = self._token.session
+        self._token = Token(secrets.token_bytes(16), 0, 0, 0)
+        self.session = self._token.session
         self._request = 0
         self._marked: str | None = None
 
@@ -326,16 +319,16 @@ class _Fetch:
         with contextlib.suppress(BrokerError, OSError):  # then the lease runs out
             if self._marked is not None:
                 await self._broker.doc(_MARK, self._marked, None)
-            await self._broker.release(self._session, suspect=False)
+            await self._broker.release(self.session, suspect=False)
 
     async def _try(self, queues: tuple[str, ...], filter: Filter, limit: int) -> list[HeldJob]:
         """Take, until there is something to hand out or nothing left to take."""
         for _ in range(_TRIES):
-            (heard,) = await self._broker.renew([Beat(self._session, self._token.lease)])
+            (heard,) = await self._broker.renew([Beat(self.session, self._token.lease)])
             self._token = msgspec.structs.replace(self._token, epoch=heard.epoch)
             self._request += 1
             try:
-                taken = await self._broker.take(self._session, self._request, queues, filter, limit)
+                taken = await self._broker.take(self.session, self._request, queues, filter, limit)
             except SessionLost:  # a short lease on a slow machine
                 continue
             if not taken:
@@ -363,7 +356,7 @@ class _Fetch:
             else:
                 kept.append((one, call))
         if outcomes:
-            await self._broker.settle(self._session, outcomes)
+            await self._broker.settle(self.session, outcomes)
         return kept
 
     async def _alone(self, taken: list[Taken]) -> tuple[list[Taken], list[Outcome]]:
@@ -440,20 +433,7 @@ def _dead(id: str, run: int, error: Error, what: str, more: str = "") -> Outcome
     )
 
 
-async def _settle(broker: Broker, held: _Token, outcome: Outcome) -> State:
-    if held.suspect:
-        # Before it is settled: a mark that outlived its run would count as a crash of the next one.
-        await broker.doc(_MARK, outcome.id, None)
-    settled: Settled
-    (settled,) = await broker.settle(held.session, [outcome])
-    if settled.verdict is not Verdict.REFUSED:
-        return settled.state
-    if settled.state is State.NOT_FOUND:
-        raise _unknown(outcome.id)
-    raise LeaseLost(outcome.id)
-
-
-def _holds(record: Record | None, held: _Token) -> bool:
+def _holds(record: Record | None, held: Token) -> bool:
     if record is None:
         return False
     return any(run.number == held.run and run.session == held.session for run in record.runs)
