@@ -133,7 +133,7 @@ def office(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Office]:
             yield office
         finally:
             for process in office.staff:
-                process.send_signal(signal.SIGCONT)
+                process.kill()
                 end(process)
             run_blocking(office.broker.close())
 
