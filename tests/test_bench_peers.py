@@ -223,3 +223,29 @@ def test_the_server_of_the_system_is_named_when_it_is_missing(monkeypatch: pytes
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(envs.NotInstalled, match="no redis-server"):
         servers.find("redis")
+
+
+def test_the_longest_script_is_found_in_what_the_server_noted() -> None:
+    class Noted(servers.Server):
+        def raw(self, *words: str) -> str:
+            command = "*3\r\n${0}\r\n{1}\r\n$3\r\nabc\r\n$1\r\n1\r\n$4\r\nhost\r\n$0\r\n\r\n"
+            entry = "*6\r\n:{0}\r\n:1700000000\r\n:{1}\r\n"
+            slow = entry.format(2, 3210) + command.format(7, "EVALSHA")
+            other = entry.format(1, 99_000) + command.format(4, "INFO")
+            return "*2\r\n" + slow + other + "+PONG\r\n"
+
+    assert Noted(0).longest() == 3.21
+
+
+def test_dray_alone_is_drawn_and_its_longest_script_told() -> None:
+    results = Results(FACTS)
+    for value, rate in (("1000", 50_000.0), ("1000000", 40_000.0)):
+        results.alone.add("depth", value, rate)
+        results.alone.longest[value] = [1.25, 2.5]
+    for value, rate in (("on", 90.0), ("off", 100.0)):
+        results.alone.add("events", value, rate)
+    drawn = dict(plots(results))
+    assert {"alone-depth", "alone-events"} <= drawn.keys()
+    assert "2.5 ms at 1 M jobs pending" in markdown(results)
+    assert "10 %" in str(next(goal for goal in results.goals() if goal.text.startswith("events")))
+    assert data(results)["longest_script_ms"] == results.alone.longest

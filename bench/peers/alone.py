@@ -1,4 +1,4 @@
-"""dray by itself: how it changes with depth, payload and executors, with the bare loop beside it."""
+"""dray by itself: how it changes with depth, payload, executors and events, with the bare loop beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bench.measure import Spread
 from bench.peers import lineup
 from bench.peers.books import wait_until
-from bench.peers.lineup import DRAY, Subject, bare
+from bench.peers.lineup import DRAY, MUTED, Subject, bare
 from bench.peers.plan import Plan
 from bench.peers.run import FAILURES
 from bench.peers.session import PAYLOAD, Place, Session, opened
@@ -25,6 +25,8 @@ class Alone:
     """Jobs per second, a figure per round: by what was varied, then by its value."""
 
     rows: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    longest: dict[str, list[float]] = field(default_factory=dict)
+    """Milliseconds that the longest script took, by depth."""
     failures: list[str] = field(default_factory=list)
 
     def add(self, what: str, value: str, figure: float) -> None:
@@ -38,7 +40,7 @@ class Alone:
 def measure_alone(plan: Plan, place: Place, tell: Callable[[str], None]) -> Alone:
     """All of it, one value after the other in every round."""
     alone = Alone()
-    steps = [*_depths(plan), *_payloads(plan), *_executors(plan)]
+    steps = [*_depths(plan, alone), *_payloads(plan), *_executors(plan), *_events(plan)]
     for number in range(plan.alone_rounds):
         for what, value, subject, work in steps:
             tell(f"round {number + 1} of {plan.alone_rounds}, {what} {value}")
@@ -55,12 +57,16 @@ Work = Callable[[Session], dict[str, float]]
 Step = tuple[str, str, Subject, Work]
 
 
-def _depths(plan: Plan) -> list[Step]:
+def _depths(plan: Plan, alone: Alone) -> list[Step]:
     steps: list[Step] = []
     for depth in plan.depths:
 
         def work(session: Session, depth: int = depth) -> dict[str, float]:
-            return {"": at_depth(session, depth)}
+            assert session.server is not None
+            session.server.watch_scripts()
+            rate = at_depth(session, depth)
+            alone.longest.setdefault(str(depth), []).append(session.server.longest())
+            return {"": rate}
 
         steps.append(("depth", str(depth), DRAY, work))
     return steps
@@ -127,4 +133,16 @@ def _executors(plan: Plan) -> list[Step]:
                 return {who: session.drain("noop", jobs)["rate"]}
 
             steps.append(("executors", str(count), subject, work))
+    return steps
+
+
+def _events(plan: Plan) -> list[Step]:
+    """With its feed of events and its statistics, and without."""
+    steps: list[Step] = []
+    for subject, value in ((DRAY, "on"), (MUTED, "off")) if plan.executors else ():
+
+        def work(session: Session, jobs: int = plan.jobs(30_000)) -> dict[str, float]:
+            return {"": session.drain("noop", jobs)["rate"]}
+
+        steps.append(("events", value, subject, work))
     return steps

@@ -71,6 +71,7 @@ def _goals(figured: Figured, alone: Alone) -> Iterator[Goal]:
     yield from _delays(figured, everyone)
     yield _memory(figured, everyone)
     yield from _alone(alone)
+    yield _events(alone)
     yield _defaults(figured)
 
 
@@ -146,6 +147,15 @@ def _alone(alone: Alone) -> Iterator[Goal]:
     else:
         part = deep.median / shallow.median
         yield Goal(text, "met" if part >= 0.75 else "missed", f"{part * 100:.0f} %")
+
+
+def _events(alone: Alone) -> Goal:
+    text = "events and statistics cost ≤ 15 % of the drain rate"
+    on, off = (alone.spread("events", value) for value in ("on", "off"))
+    if on is None or off is None:
+        return Goal(text, "not measured")
+    cost = 1 - on.median / off.median
+    return Goal(text, "met" if cost <= 0.15 else "missed", f"{cost * 100:.0f} %")
 
 
 def _fall(alone: Alone, what: str) -> float | None:

@@ -59,18 +59,25 @@ def _paces(noop: float, plain: float, io: float) -> dict[str, float]:
     return {"noop": noop, "plain": plain, "io": io}
 
 
-def _dray(*options: str) -> tuple[tuple[str, ...], ...]:
-    app = f"{MODULE}dray:app"
+def _dray(*options: str, module: str = "dray") -> tuple[tuple[str, ...], ...]:
+    app = f"{MODULE}{module}:app"
     return (("{python}", "-m", "dray", "worker", "-A", app, "--log-level", "warning", *options),)
 
 
-def dray(name: str, *options: str, redis: bool = True, settings: str = "", pace: float = 30_000) -> Subject:
+def dray(
+    name: str,
+    *options: str,
+    redis: bool = True,
+    settings: str = "",
+    pace: float = 30_000,
+    module: str = "dray",
+) -> Subject:
     """A dray subject with these options of the worker."""
     return Subject(
         name,
         "dray",
-        _python("dray"),
-        (Group(EVERYTHING, _dray(*options)),),
+        _python(module),
+        (Group(EVERYTHING, _dray(*options, module=module)),),
         _paces(pace, pace / 2, pace / 4),
         "dray",
         redis=redis,
@@ -80,6 +87,9 @@ def dray(name: str, *options: str, redis: bool = True, settings: str = "", pace:
 
 TUNED = ("-p", str(CORES), "-c", "100")
 DRAY = dray("dray", *TUNED, settings="-p 2 -c 100; results stored, fenced leases")
+MUTED = dray(
+    "dray, no events", *TUNED, module="muted", settings="without feed and statistics, for comparison"
+)
 DEFAULTS = dray("dray, no settings", settings="none")
 EMBEDDED = dray(
     "dray, embedded",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -40,12 +41,34 @@ class Server:
                 body += link.recv(65536)
         return body.decode()
 
+    def raw(self, *words: str) -> str:
+        """A command with any answer, as it comes over the wire."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as link:
+            link.sendall(" ".join(words).encode() + b"\r\nPING\r\n")
+            answer = b""
+            while not answer.endswith(b"+PONG\r\n"):
+                answer += link.recv(65536)
+        return answer.decode(errors="replace")
+
     def memory(self) -> int:
         """Bytes in use, without the buffers of connections, which come and go by the hundred kilobytes."""
         used = next(line for line in self.ask("INFO", "memory").split() if line.startswith("used_memory:"))
         words = self.ask("CLIENT", "LIST").split()
         clients = sum(int(word.partition("=")[2]) for word in words if word.startswith("tot-mem="))
         return int(used.partition(":")[2]) - clients
+
+    def watch_scripts(self) -> None:
+        """From now on note how long scripts take, from a fifth of a millisecond on."""
+        for name, value in (("slowlog-log-slower-than", "200"), ("slowlog-max-len", "100000")):
+            self.raw("CONFIG", "SET", name, value)
+        self.raw("SLOWLOG", "RESET")
+
+    def longest(self) -> float:
+        """Milliseconds that the longest script took since then; 0 if none took that long."""
+        found = self.raw("SLOWLOG", "GET", "-1")
+        # Per entry: its number, when it was, microseconds, the command.
+        times = re.findall(r":\d+\r\n:\d+\r\n:(\d+)\r\n\*\d+\r\n\$7\r\nEVALSHA", found)
+        return max(map(int, times), default=0) / 1000
 
 
 def find(kind: str) -> str:

@@ -48,6 +48,8 @@ def markdown(results: Results) -> str:
         parts += ["Failed:", "\n".join(f"- {name}: {why}" for name, why in figured.failures.items())]
     if results.alone.rows:
         parts += ["dray alone (jobs per second):", alone_table(results.alone)]
+    if results.alone.longest:
+        parts.append(longest_line(results.alone))
     if results.alone.failures:
         parts.append("\n".join(f"- failed: {line}" for line in results.alone.failures))
     parts += [
@@ -128,8 +130,17 @@ def alone_table(alone: Alone) -> str:
             found = alone.spread(what, value)
             assert found is not None
             span = f"{count(found.low)}–{count(found.high)}"
-            rows.append((what, short(float(value)), f"{count(found.median)} ({span})"))
+            shown = short(float(value)) if value[0].isdigit() else value
+            rows.append((what, shown, f"{count(found.median)} ({span})"))
     return table(("", "value", "jobs/s (lowest–highest)"), rows)
+
+
+def longest_line(alone: Alone) -> str:
+    """The longest that any script kept the server from other work, over all rounds."""
+    found = [
+        f"{max(times):.1f} ms at {short(float(depth))} jobs pending" for depth, times in alone.longest.items()
+    ]
+    return f"Longest script (puts of 1,000 and takes of 100 jobs): {', '.join(found)}."
 
 
 def data(results: Results) -> dict[str, object]:
@@ -144,6 +155,7 @@ def data(results: Results) -> dict[str, object]:
         "failures": results.figured.failures,
         "alone": {what: dict(by) for what, by in results.alone.rows.items()},
         "alone_failures": results.alone.failures,
+        "longest_script_ms": results.alone.longest,
         "goals": [asdict(goal) for goal in results.goals()],
     }
 
@@ -185,6 +197,33 @@ def plots(results: Results) -> Iterator[tuple[str, str]]:
         if any(bar.figure is not None for bar in found):
             under = f"{sense}; median of {facts['rounds']} rounds, the line goes from lowest to highest"
             yield name, bars(title, under, found, _ms if measure.endswith("p50") else count, foot)
+    yield from alone_plots(results.alone, foot)
+
+
+ALONE_PLOTS = {
+    "depth": "Jobs drained per second, by how many are pending",
+    "payload": "Jobs put and drained per second, by bytes of payload",
+    "executors": "Jobs drained per second, by executor processes",
+    "events": "Jobs drained per second, with events and statistics and without",
+}
+
+
+def alone_plots(alone: Alone, foot: str) -> Iterator[tuple[str, str]]:
+    for name, title in ALONE_PLOTS.items():
+        found = []
+        for what, by_value in alone.rows.items():
+            if what.partition(",")[0] != name:
+                continue
+            floor = "bare" in what
+            for value in by_value:
+                if (spread := alone.spread(what, value)) is not None:
+                    shown = short(float(value)) if value[0].isdigit() else value
+                    label = f"bare loop, {shown}" if floor else f"dray, {shown}"
+                    colour = FLOOR if floor else OURS
+                    found.append(Bar(label, spread.median, colour, spread.low, spread.high))
+        if found:
+            under = "more is better; the line goes from lowest to highest"
+            yield f"alone-{name}", bars(title, under, found, count, foot)
 
 
 def _bar(figured: Figured, name: str, measure: str) -> Bar | None:
