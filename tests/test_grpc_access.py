@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import grpc
 import pytest
 import redis_server
 import redis_tls
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rpc_client import METHODS, Client, Failed, Stage, play, until
@@ -111,6 +113,76 @@ def test_a_wrong_value_is_an_invalid_argument_that_names_its_field() -> None:
     play(shop(), scene)
 
 
+TEXTS = (
+    "",
+    "x",
+    "\0",
+    "ü\u202e",
+    "a" * 300,
+    "[",
+    "[]",
+    "{}",
+    "[1, 2]",
+    '{"a": 1}',
+    "null",
+    "1e999",
+    "default:" + "0" * 32,
+)
+NUMBERS = (0, 1, 2**31, 2**32 - 1)
+DOUBLES = (0.0, -0.0, 1e-9, -1.0, 1e300, NAN, float("inf"), 0.5)
+
+
+def _anything(dice: random.Random, message: Any) -> Any:
+    """A message with whatever its fields can hold."""
+    for field in message.DESCRIPTOR.fields:
+        if dice.random() < 0.4:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            getattr(message, field.name)[dice.choice(TEXTS)] = dice.choice(TEXTS)
+        elif field.message_type is not None:
+            inner = getattr(message, field.name)
+            _anything(dice, inner.add() if field.is_repeated else inner)
+        elif field.is_repeated:
+            getattr(message, field.name).append(dice.choice(TEXTS))
+        else:
+            setattr(message, field.name, _value(dice, field))
+    return message
+
+
+def _value(dice: random.Random, field: FieldDescriptor) -> object:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return dice.choice(TEXTS)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
+        return dice.choice(DOUBLES)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return dice.random() < 0.5
+    if field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64):
+        return dice.choice((0, -1, 2**31 - 1))
+    return dice.choice((0, 1, 5, 99)) if field.enum_type else dice.choice(NUMBERS)
+
+
+def test_whatever_is_sent_is_answered_and_never_with_an_error_of_the_server() -> None:
+    seed = random.randrange(1_000_000)
+    dice = random.Random(seed)
+    fine = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION"}
+
+    async def scene(stage: Stage) -> None:
+        for _ in range(60):
+            for name, method in METHODS.items():
+                request = _anything(dice, getattr(pb, method.input_type.name)())
+                if name in ("WaitResult", "FetchAndHold"):
+                    request.wait = dice.choice((0.0, -1.0, NAN))
+                status = await _status(stage.client, name, request=request)
+                assert status in fine, f"seed {seed}: {name} {request} ended with {status}"
+        raw: Any = stage.channel.unary_unary("/dray.v1.TaskQueue/Enqueue")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await raw(b"\xff\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert await _status(stage.client, "Enqueue", task="add", args_json="[1]") == "OK"
+
+    play(shop(accept_unknown_tasks=True), scene)
+
+
 def test_too_much_is_resource_exhausted() -> None:
     async def scene(stage: Stage) -> None:
         await stage.app.queues.alimit("default", max_ready=1)
@@ -126,9 +198,9 @@ def test_too_much_is_resource_exhausted() -> None:
     play(shop(key_rate="1/m+10", max_request_size=50_000), scene)
 
 
-async def _status(client: Client, method: str, **fields: Any) -> str:
+async def _status(client: Client, method: str, request: Any = None, **fields: Any) -> str:
     try:
-        await client(method, **fields)
+        await client(method, request, **fields)
     except Failed as failed:
         return failed.status
     return "OK"

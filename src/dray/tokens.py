@@ -1,7 +1,7 @@
 """Tokens of held jobs (`app.external`): what proves that a job is held, and by whom.
 
-Nothing is signed and no server keeps anything: a token holds a secret of which the broker knows the hash, as the
-name of a session. Whoever may look at jobs sees such names, and still cannot make a token.
+Nothing is signed and no server keeps anything: a token holds a secret of which the broker knows the hash, as
+the name of a session. Whoever may look at jobs sees such names, and still cannot make a token.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from dray.keys import Role
 from dray.serve.callers import EVERYBODY, Caller, Gate
@@ -71,8 +73,8 @@ class Service:
         )
 
     def _handler(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
-        codec = {
-            "request_deserializer": method.request.FromString,
+        codec: dict[str, Any] = {
+            "request_deserializer": partial(_read, method.request),
             "response_serializer": _serialize,
         }
         if method.answer is None:
@@ -84,6 +86,8 @@ class Service:
             try:
                 with self._enter(method):
                     calling = await self._admit(method, context)
+                    if isinstance(request, Refused):
+                        raise request
                     assert method.answer is not None  # noqa: S101 (for the type checker)
                     async with asyncio.timeout(None if method.waits else self._patience):
                         return await method.answer(calling, request)
@@ -97,6 +101,8 @@ class Service:
             try:
                 with self._enter(method):
                     calling = await self._admit(method, context)
+                    if isinstance(request, Refused):
+                        raise request
                     assert method.stream is not None  # noqa: S101 (for the type checker)
                     async for message in method.stream(calling, request):
                         yield message
@@ -124,6 +130,14 @@ class Service:
             raise
         self._turnstile.pass_one(address if caller is EVERYBODY else caller.id)
         return caller
+
+
+def _read(kind: Any, data: bytes) -> Any:
+    """The request; one that cannot be read is a mistake of the caller's like any other."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        return Refused(400, "invalid_message", f"this is no {kind.DESCRIPTOR.full_name}: {error}")
 
 
 def _serialize(message: Any) -> bytes:
