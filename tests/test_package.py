@@ -145,7 +145,7 @@ def test_the_core_needs_five_packages_and_time_zones_where_the_system_has_none(m
     needs = [str(need) for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in str(need)]
     usual = {re.split(r"[^\w-]", need)[0] for need in needs if "platform_system" not in need}
     assert usual == {"click", "cronsim", "msgspec", "rich", "uuid-utils"}
-    assert [need for need in needs if "platform_system" in need] == ['tzdata; platform_system == "Windows"']
+    assert [need for need in needs if "platform_system" in need] == ["tzdata; platform_system == 'Windows'"]
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Version"] == dray.__version__
