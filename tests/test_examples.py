@@ -41,6 +41,11 @@ SAYS = {
         "its newest job: often",
         "at most one job per tick: True",
     ],
+    "stragglers.py": [
+        "in time: True",
+        "page 0 by run 1 - page 49 by run 2",
+        "second runs: 2 launched, 2 won, 0 wasted",
+    ],
     "quickstart.py": ["enqueued: ready", "result: 5", "afterwards: succeeded"],
 }
 """Lines that each example prints, beside others."""
