@@ -26,8 +26,8 @@ ZONES = (
     "America/Nuuk",  # at midnight, and the evening before
 )
 FIRST, LAST = date(2012, 1, 1), date(2021, 12, 31)
-AT_FIXED_TIMES = ("30 1 * * 5,0", "0 0 * * 0", "15 2,3 * * 0", "59 1-3 29-31 * *", "0 30 2 * * SUN")
-AS_HOURS_PASS = ("*/30 1,2 * * 0", "0 */6 29-31 * *", "10 * * 11 SUN", "0 */30 0 * * SUN")
+AT_FIXED_TIMES = ("30 1 * * 0", "0 0 * * 0", "59 1-3 29-31 * *", "0 30 2 * * SUN")
+AS_HOURS_PASS = ("*/30 1,2 * * 0", "10 * * 11 SUN", "0 */30 0 * * SUN")
 """Clocks are changed on Sundays, but for a few years in Morocco."""
 FREQUENT = ("*/5 * * * *", "40 * * * *", "*/7 1-3 * * *", "0,20,40 59 * * * *")
 
@@ -149,7 +149,7 @@ def test_the_next_tick_is_the_same_from_wherever_it_is_asked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ZONES)
-@pytest.mark.parametrize("text", ["30 1 * * 5,0", "15 2 25-31 * MON"])
+@pytest.mark.parametrize("text", ["30 1 * * 0", "15 2 26-31 * *"])
 def test_croniter_says_the_same_but_for_times_that_come_twice(text: str, name: str) -> None:
     zone = ZoneInfo(name)
     start = datetime(2022, 1, 1, tzinfo=zone)
