@@ -154,6 +154,19 @@ def _opens(broker: Broker, session: str) -> bool:
     return heard.opened
 
 
+def test_any_process_of_the_app_understands_a_token(app: App) -> None:
+    url, namespace = app.settings.broker_url, app.settings.namespace
+    other = app if url == "memory://" else App("shop", broker=url, namespace=namespace)
+    app.enqueue("a", 1)
+    app.enqueue("a", 2)
+    first, second = app.external.fetch(["default"], limit=2)
+    assert not other.external.extend(first.id, first.token).cancelling
+    assert other.external.ack(first.id, first.token) is State.SUCCEEDED
+    assert app.external.ack(second.id, second.token) is State.SUCCEEDED
+    assert app.external.ack(first.id, first.token) is State.SUCCEEDED
+    other.close()
+
+
 def test_who_let_the_lease_run_out_has_no_say_any_more(app: App) -> None:
     job = app.enqueue("a")
     late = one(app, lease=0.1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 import redis_server
 import redis_tls
@@ -21,6 +22,7 @@ from rpc_client import METHODS, Client, Failed, Stage, play, until
 
 from dray.app import App
 from dray.errors import DrayError, InvalidInput
+from dray.serve.beside import Beside
 from dray.serve.grpc import serve_grpc
 from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc import generate
@@ -353,6 +355,34 @@ def test_beyond_this_machine_it_needs_keys_or_an_explicit_word() -> None:
             assert await _status(Client(channel), "ListQueues") == "UNAUTHENTICATED"
             assert await _status(Client(channel, key.secret), "ListQueues") == "OK"
         await server.stop(0)
+
+    asyncio.run(scene())
+
+
+def test_beside_http_an_address_that_was_asked_for_must_be_free(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        taken = await serve_grpc(shop(), "127.0.0.1:0")
+        asked = Beside(shop(grpc=f"127.0.0.1:{taken.port}"), insecure=False)
+        with pytest.raises(DrayError, match="cannot listen"):
+            await asked.start()
+        app = shop()
+        msgspec.structs.force_setattr(app.settings, "grpc", f"127.0.0.1:{taken.port}")
+        unasked = Beside(app, insecure=False)
+        await unasked.start()
+        assert "gRPC is not served: cannot listen" in caplog.text
+        nowhere = Beside(shop(grpc="none"), insecure=False)
+        await nowhere.start()
+        assert unasked.lines == nowhere.lines == []
+        for one in (asked, unasked, nowhere):
+            one.stop_soon()
+            await one.stop()
+        free = Beside(shop(grpc="127.0.0.1:0"), insecure=False)
+        await free.start()
+        assert "grpc://127.0.0.1:" in free.lines[0]
+        free.stop_soon()
+        free.stop_soon()
+        await free.stop()
+        await taken.stop(0)
 
     asyncio.run(scene())
 
