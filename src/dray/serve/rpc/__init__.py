@@ -1,6 +1,7 @@
 """The app over gRPC: `dray.v1.TaskQueue`, as proto/dray/v1/dray.proto says.
 
 service.py     the table of methods; who may call them, how often, and errors on their way out
+calling.py     one call, as the methods see it
 methods.py     producers and onlookers: enqueue, look, wait, cancel, delete
 holding.py     workers in other languages: fetch, ack, nack, extend
 watching.py    the stream of events
