@@ -58,7 +58,7 @@ FULL = Plan(
     depths=(1000, 10_000, 100_000, 1_000_000),
     payloads=(100, 1000, 10_000, 100_000),
     executors=(1, 2, 4),
-    alone_rounds=5,
+    alone_rounds=3,
 )
 QUICK = Plan(
     "quick",

@@ -52,8 +52,6 @@ class Link(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._pending: deque[tuple[int, list[Reply], asyncio.Future[list[Reply]], float]] = deque()
         self._unsent: list[bytes] = []
-        self._gathers = False
-        """uvloop sends what was written in one turn by itself, in one piece, at the end of that turn."""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._watch: asyncio.TimerHandle | None = None
@@ -95,7 +93,6 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none, but does the same
-        self._gathers = type(transport).__module__.startswith("uvloop")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(cut(self.address))
@@ -125,12 +122,9 @@ class Link(asyncio.Protocol):
     def begin(self, data: bytes, count: int) -> asyncio.Future[list[Reply]]:
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
         self._pending.append((count, [], future, self._loop.time() + self._timeout))
-        if self._gathers and self._transport is not None:
-            self._transport.write(data)
-        else:
-            if not self._unsent:
-                self._loop.call_soon(self._flush)
-            self._unsent.append(data)
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(data)
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout, self._check)
         return future
