@@ -20,7 +20,7 @@ from dray.broker.checks import check_dependency
 from dray.broker.redis.core import Core
 from dray.broker.redis.crossing import follow, follow_all, free, locate, undepend, watch_queues
 from dray.broker.redis.router import Arg, command, script
-from dray.broker.redis.rows import BY_BYTE, body, class_of, encode, is_plain, to_json
+from dray.broker.redis.rows import BY_BYTE, body, class_of, encode, is_plain, is_simple, limits_of, to_json
 from dray.broker.verbs import PUT_STEP, Accepted, DocWrite
 from dray.codec import pack, unpack
 from dray.errors import BrokerAway
@@ -167,7 +167,7 @@ async def put_step(
 
 
 async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]) -> list[Accepted]:
-    """As in one go, unless an id comes twice, or is another queue's, or a job waits for others that one before
+    """As in one go, unless an id comes twice or is another queue's, or a job waits for others that one before
     it may put an end to: then in several."""
     accepted: list[Accepted] = []
     together: list[tuple[int, Job]] = []
@@ -305,9 +305,11 @@ class _Step:
     def _args(self, part: Sequence[tuple[int, Job]], extra: dict[str, dict[str, Any]]) -> list[Arg]:
         args: list[Arg] = []
         for index, job in part:
-            plain = class_of(job) if job.id not in extra and is_plain(job) else None
+            simple = job.id not in extra and is_simple(job)
+            plain = class_of(job) if simple and is_plain(job) else None
             stored = body(job, self._base + index, self._created, plain)
-            args += (job.id, stored, plain or _extra(job, extra.get(job.id, {})))
+            said = limits_of(job) if simple else _extra(job, extra.get(job.id, {}))
+            args += (job.id, stored, plain or said)
         return args
 
     async def _answers(

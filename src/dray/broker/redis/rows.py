@@ -69,13 +69,16 @@ def class_of(job: Job) -> str:
 
 def is_plain(job: Job) -> bool:
     """Nothing about it that a script has to know, except its class."""
+    return job.rate is None and job.max_running is None and is_simple(job)
+
+
+def is_simple(job: Job) -> bool:
+    """A plain job, but for limits of its task as a whole."""
     return (
         job.due is None
         and job.key is None
         and job.ttl is None
         and job.group is None
-        and job.rate is None
-        and job.max_running is None
         and job.rate_key is None
         and job.running_key is None
         and job.max_ready is None
@@ -146,6 +149,11 @@ def _lane(job: Job) -> str:
     return "\n".join((class_of(job), job.group or "", job.rate_key or "", job.running_key or ""))
 
 
+def limits_of(job: Job) -> str:
+    """What a simple job that is not plain says: its class and the limits of its task."""
+    return f"{class_of(job)}\n{_options(job).decode()}"
+
+
 def _options(job: Job) -> bytes:
     options = {
         "k": job.key,
@@ -198,12 +206,12 @@ def read_body(stored: bytes) -> Body:
 
 @lru_cache(maxsize=4096)
 def _class_parts(class_: bytes) -> tuple[str, int]:
-    _, task, version = class_.decode().split("|")
+    _, task, version = class_.decode().partition("\n")[0].split("|")
     return task, int(version)
 
 
 def read_plain(queue: str, id: str, stored: bytes) -> Job:
-    """A job whose attributes are nothing but stamp and class, and whose priority was not edited."""
+    """A job that has no more than stamp, class and limits of its task, and whose priority was not edited."""
     end = len(stored) - 2
     start = end - int.from_bytes(stored[end:], "big")
     task, version = _class_parts(stored[stored.index(b" ", start + 16) + 1 : end])

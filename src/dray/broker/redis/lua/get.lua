@@ -1,27 +1,45 @@
 -- get: read jobs of one queue, and watch those that are unfinished from the same step on.
--- uses: base job
 --
+-- KEYS[1] the queue's prefix  ARGV[1] now in ms, '' means the server's clock  [2] is not used here
 -- ARGV[3] watcher or ''   ARGV[4..] ids
--- returns {now, per id: false if unknown, else {head or '', body, number in line or '', result or false, error or false,
+-- returns {now, per id: false if unknown, else {head or '', body, result or false, error or false,
 --         progress of its runs: run, bytes, ...}}
-local watcher, found = ARGV[3], { now }
+--
+-- It uses no parts: it is on the way of everybody who waits for a result.
+local Q, call, watcher = KEYS[1], redis.call, ARGV[3]
+local now = tonumber(ARGV[1])
+if not now then
+  local time = call('TIME')
+  now = tonumber(time[1] .. string.sub('00000' .. time[2], -6, -4))
+end
+local found = { now }
 for i = 4, #ARGV do
   local id = ARGV[i]
   local body, head = call('HGET', Q .. 'job', id), call('HGET', Q .. 'head', id)
   if body then
-    local job = head and read_head(head) or { s = 'r' }
-    local done = job.s == 'o' or job.s == 'd' or job.s == 'c'
-    if watcher ~= '' and not done then
+    -- Its state, and the numbers of its runs (see job.lua).
+    local state, runs = 'r', {}
+    if head then
+      state = string.sub(head, 1, 1)
+      if state == 'h' then
+        runs[1] = string.match(head, '^h(%d+)')
+      elseif state ~= 'o' then
+        local job = cmsgpack.unpack(head)
+        state = job.s
+        for n, run in ipairs(job.R or {}) do runs[n] = run[1] end
+      end
+    end
+    if watcher ~= '' and state ~= 'o' and state ~= 'd' and state ~= 'c' then
       call('SADD', Q .. 'w:' .. id, watcher)
       call('SADD', Q .. 'ends', id)
     end
     local progress = {}
-    for _, run in ipairs(job.R or {}) do
-      local told = call('HGET', Q .. 'prog', run[1] .. ' ' .. id)
-      if told then progress[#progress + 1], progress[#progress + 2] = run[1], told end
+    for _, run in ipairs(runs) do
+      local told = call('HGET', Q .. 'prog', run .. ' ' .. id)
+      if told then progress[#progress + 1], progress[#progress + 2] = tonumber(run), told end
     end
-    local result = job.s == 'o' and (call('HGET', Q .. 'res', id) or call('GET', Q .. 'res:' .. id))
-    found[#found + 1] = { head or '', body, result or false, call('HGET', Q .. 'err', id), progress }
+    local result = state == 'o' and (call('HGET', Q .. 'res', id) or call('GET', Q .. 'res:' .. id))
+    found[#found + 1] = { head or '', body, result or false, head and call('HGET', Q .. 'err', id), progress }
   else
     found[#found + 1] = false
   end

@@ -2,8 +2,8 @@
 --
 -- `job`  HASH id -> body: the envelope as put (less id, task and queue), attributes, length of these (2 bytes). Never
 --        rewritten.
--- `head` HASH id -> msgpack map: what changes. A plain ready job has none: its body says all, so that a job that
---        waits costs one entry here and one in its lane. One that is in its first run, or succeeded in it, is text:
+-- `head` HASH id -> msgpack map: what changes. A simple ready job (see `is_simple`) has none: its body says all, so that
+--        a job that waits costs one entry here and one in its lane. One that is in its first run, or succeeded in it, is text:
 --        "h<run> <number in line> <started> <session>\n<attributes>", "o<run> <number> <started> <finished>\n<...>".
 -- `ended` ZSET, `due` ZSET, `ttl` ZSET: members are the arrival stamp and the id, so that equal times go in the order of
 --        arrival. `waiting` ZSET by stamp. `res`, `err` HASH id -> result (small), error. `res:ID` a larger result, with TTL.
@@ -22,6 +22,12 @@ local words = {
   w = 'waiting', s = 'scheduled', r = 'ready', h = 'running', t = 'retrying',
   o = 'succeeded', d = 'dead', c = 'cancelled',
 }
+
+-- Whether attributes tell of nothing but limits of the task as a whole: a job without group, keys and other options.
+local LIMITS_ONLY = '\n\n\n\n{["rm:,%d%[%]]+}$'
+local function is_simple(a)
+  return not string.find(a, '\n', 17, true) or string.find(a, LIMITS_ONLY, 17) ~= nil
+end
 
 local function tail(body)
   local length = string.byte(body, -2) * 256 + string.byte(body, -1)

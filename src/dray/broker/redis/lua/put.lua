@@ -5,7 +5,7 @@
 --          `i:TOKEN` STRING, for half an hour. It begins with when it was made, in µs by the server's clock; one
 --          older than ten minutes is refused: its jobs are put under a new one by then (see `finish_intents`)
 -- ARGV[4..] per job: id, body, extra. Extra is the class of a plain job (no key, bound, limit, group, delay, ttl or
---          dependency), else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies,
+--          dependency); "class\n{options}" of one that is plain but for limits of its task; else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies,
 --          w those not done, we {dependency, state} of those that ended badly, oq another queue has a job of this
 --          id that may be replaced
 -- returns  {known, answers, aftermath}: known 1 once the queue is enlisted; answers 1 if all were plain and are ready
@@ -24,9 +24,10 @@ end
 local function flush()
   if #plain == 0 then return end
   local line = call('HINCRBY', Q .. 'n', 'line', #plain / 3) - #plain / 3
-  local bodies, lanes, order = {}, {}, {}
+  local bodies, lanes, order, said = {}, {}, {}, {}
   for i = 1, #plain, 3 do
-    local id, class = plain[i], plain[i + 2]
+    local id, class, limits_said = plain[i], string.match(plain[i + 2], '^([^\n]*)\n?(.*)$')
+    said[class] = limits_said
     local entries = lanes[class]
     if not entries then
       entries = {}
@@ -39,7 +40,8 @@ local function flush()
   end
   many('HSET', Q .. 'job', bodies)
   for _, class in ipairs(order) do
-    call('HDEL', Q .. 'class', class)
+    local most = said[class] ~= '' and cjson.decode(said[class]) or {}
+    store_declared('class', class, most.r, most.m)
     line_add(class, '', class .. '\n\n\n', lanes[class])
   end
   count('r', #plain / 3)

@@ -9,7 +9,7 @@ local function plainly()
   local ids, seen = {}, {}
   for i = 4, #ARGV, 3 do
     local id = ARGV[i]
-    if string.byte(ARGV[i + 2]) == 123 or seen[id] then return end
+    if seen[id] or string.byte(ARGV[i + 2]) == 123 or string.find(ARGV[i + 2], '\n', 1, true) then return end
     seen[id], ids[#ids + 1] = true, id
   end
   -- Mostly none of these exists: one call instead of three.

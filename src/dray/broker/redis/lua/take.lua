@@ -50,7 +50,7 @@ local function take_lane(free, most, only_group)
   local heads, bodies = fetch('HMGET', Q .. 'head', names), fetch('HMGET', Q .. 'job', names)
   for i, id in ipairs(names) do
     local a = not heads[i] and not jobs[id] and tail(bodies[i])
-    if a and not string.find(a, '\n', 17, true) then
+    if a and is_simple(a) then
       -- Its first run, and nothing special about it: no need to take it apart.
       texts[#texts + 1], texts[#texts + 2] = id, 'h1 ' .. ids[2 * i] .. ' ' .. at .. ' ' .. session .. '\n' .. a
       local n, ref = #fresh, '1 ' .. id
