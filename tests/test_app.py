@@ -164,7 +164,7 @@ def test_key_ttl_ends_a_key_before_its_job_does(url: str, say: Say) -> None:
     app = App("shop", broker=url)
     task = app.task(name="t")(lambda: None)
     broker = run_blocking(app.connect(blocking=True))
-    long_ago = app.envelope(task.using(key="k", key_ttl=5).call())
+    long_ago = app.envelopes.of(task.using(key="k", key_ttl=5).call())
     run_blocking(broker.put([long_ago], now=app.now() - 6000))
     assert not say(task.using(key="k", key_ttl=5).enqueue).duplicate
     assert say(task.using(key="k", key_ttl=5).enqueue).duplicate

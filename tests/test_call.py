@@ -66,10 +66,10 @@ GOOD: list[tuple[str, Any, str, Any]] = [
 def test_each_option_of_a_call_reaches_the_job(
     app: App, option: str, value: Any, field: str, stored: Any
 ) -> None:
-    job = app.envelope(app.tasks["send"].using(**{option: value}).call())
+    job = app.envelopes.of(app.tasks["send"].using(**{option: value}).call())
     assert getattr(job, field) == stored
     check_job(job)
-    by_name = app.envelope(app.using(**{option: value}).call("send"))
+    by_name = app.envelopes.of(app.using(**{option: value}).call("send"))
     assert getattr(by_name, field) == stored
 
 
@@ -135,21 +135,21 @@ def test_a_delay_and_a_time_together_are_refused(app: App) -> None:
 
 def test_the_later_of_a_delay_and_a_time_counts_when_they_are_chained(app: App) -> None:
     send = app.tasks["send"]
-    assert app.envelope(send.using(at=NOON).using(delay=1).call()).due == 1_001_000
+    assert app.envelopes.of(send.using(at=NOON).using(delay=1).call()).due == 1_001_000
     later = send.using(delay=1).using(at=NOON).call()
-    assert app.envelope(later).due == round(NOON.timestamp() * 1000)
+    assert app.envelopes.of(later).due == round(NOON.timestamp() * 1000)
     kept = send.using(delay=1, queue="a").using(priority="high").call()
-    assert app.envelope(kept).due == 1_001_000
-    assert app.envelope(kept).queue == "a"
+    assert app.envelopes.of(kept).due == 1_001_000
+    assert app.envelopes.of(kept).queue == "a"
 
 
 def test_options_of_one_call_do_not_stick_to_the_task(app: App) -> None:
     send = app.tasks["send"]
     prepared = send.using(queue="a", tags=["x"])
     prepared.call()
-    assert app.envelope(send.call()).queue == "default"
-    assert app.envelope(prepared.using(queue="b").call()).queue == "b"
-    assert app.envelope(prepared.call()).queue == "a"
+    assert app.envelopes.of(send.call()).queue == "default"
+    assert app.envelopes.of(prepared.using(queue="b").call()).queue == "b"
+    assert app.envelopes.of(prepared.call()).queue == "a"
 
 
 def test_a_key_ttl_without_a_key_and_an_id_of_another_queue_are_refused_at_enqueue(
@@ -204,7 +204,7 @@ _app = App("property", broker="memory://")
 @settings(max_examples=60, deadline=None)
 @given(usings)
 def test_whatever_options_are_accepted_make_a_job_that_brokers_accept_and_keep(given: Using) -> None:
-    job = _app.envelope(Call("any", (1,), {}, read_options(given)))
+    job = _app.envelopes.of(Call("any", (1,), {}, read_options(given)))
     check_job(job)
     assert unpack(pack(job)) == job
     plain = Job(id="x", task="any")

@@ -54,13 +54,13 @@ def make_app(folder: Path, **settings: Any) -> App:
 
 
 async def put(app: App, broker: Broker, name: str, *args: Any, **fields: Any) -> str:
-    job = app.envelope(app.tasks[name].call(*args))
+    job = app.envelopes.of(app.tasks[name].call(*args))
     (accepted,) = await broker.put([msgspec.structs.replace(job, **fields) if fields else job])
     return accepted.id
 
 
 async def put_many(app: App, broker: Broker, name: str, count: int) -> list[str]:
-    jobs = [app.envelope(app.tasks[name].call(n)) for n in range(count)]
+    jobs = [app.envelopes.of(app.tasks[name].call(n)) for n in range(count)]
     return [accepted.id for accepted in await broker.put(jobs)]
 
 
@@ -990,7 +990,7 @@ def test_it_runs_on_a_virtual_clock_without_threads() -> None:
             random=lambda: 0.5,
         )
         running = loop.create_task(executor.run())
-        jobs = [app.envelope(app.tasks[name].call()) for name in ("slow", "plain")]
+        jobs = [app.envelopes.of(app.tasks[name].call()) for name in ("slow", "plain")]
         await broker.put(jobs)
         while True:
             (record,) = await broker.get([jobs[0].id])

@@ -236,7 +236,7 @@ def test_info_has_the_result_and_survives_bytes_that_cannot_be_read(
     job = say(add.enqueue, 1, 2)
     hand.work()
     assert say(job.info).result == 3
-    broken = app.envelope(add.call(1))
+    broken = app.envelopes.of(add.call(1))
     run_blocking(hand.broker.put([type(broken)(id="broken", task="add", payload=b"\x01\xc1")]))
     info = say(app.job("broken").info)
     assert (info.args, info.kwargs) == (None, None)

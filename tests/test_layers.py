@@ -21,7 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "broker.memory broker.sqlite broker.redis",
         "broker",
         "settings roster recovery stats",
-        "call context watching client info why twins task handle enqueuing operate external tokens feed keys"
+        "call context watching client info why twins task handle envelope tracing enqueuing operate external tokens feed keys"
         " reconciling declaring schedules app loading",
         "worker",
         "history observe",

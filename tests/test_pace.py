@@ -67,7 +67,7 @@ def test_an_executor_keeps_to_the_pace_and_uses_it(tmp_path: Path) -> None:
 
     async def main() -> list[int]:
         broker, pace = await app.connect(), Pace.make("40/s+2")
-        await broker.put([app.envelope(quick.call()) for _ in range(30)])
+        await broker.put([app.envelopes.of(quick.call()) for _ in range(30)])
         async with at_work(app, broker, pace=pace):
             await until(lambda: _done(app) == 30)
         records = (await broker.find(Query(state=State.SUCCEEDED), limit=100)).records

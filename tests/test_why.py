@@ -106,7 +106,7 @@ def test_retrying(app: App, send: Any, say: Say, hand: Hand) -> None:
 
 def test_waiting_for_other_jobs(app: App, send: Any, say: Say, hand: Hand) -> None:
     first = send.enqueue()
-    job = type(app.envelope(send.call()))(id="second", task="send", waits_for=(first.id,))
+    job = type(app.envelopes.of(send.call()))(id="second", task="send", waits_for=(first.id,))
     run_blocking(hand.broker.put([job]))
     why = told(say(app.job("second").why), "waits_for_jobs", "1 other job to succeed", f"{first.id} (ready)")
     assert why.details == {"waits_for": [first.id], "states": {first.id: "ready"}}

@@ -70,7 +70,7 @@ def live_of(
     app: App, name: str, *args: Any, attempt: int = 1, host: Host | None = None, **fields: Any
 ) -> Live:
     """A run of one call, as an executor makes it."""
-    job: Job = app.envelope(app.tasks[name].call(*args))
+    job: Job = app.envelopes.of(app.tasks[name].call(*args))
     taken = Taken(msgspec.structs.replace(job, **fields) if fields else job, 1, attempt)
     return Live(host or Host(app), app.tasks[name], taken, (job.id, 1), 1.5)
 

@@ -9,20 +9,25 @@ from difflib import get_close_matches
 from importlib import import_module
 from inspect import isasyncgenfunction, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
-
-from msgspec import UNSET
-from uuid_utils import uuid7
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from dray.broker import Broker
 from dray.broker.verbs import Accepted
-from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options, unusual
+from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options
 from dray.client import Client, Link, forbid_on_worker_loop, opener, while_waiting
 from dray.codec import Codecs
-from dray.context import CURRENT, Context
+from dray.context import Context
 from dray.declaring import Declaring
 from dray.enqueuing import EnqueueMiddleware, through, through_many
-from dray.errors import DuplicateJob, EnqueueLimited, InvalidInput, QueueFull, UnknownTaskWarning
+from dray.envelope import Envelopes
+from dray.errors import (
+    DrayError,
+    DuplicateJob,
+    EnqueueLimited,
+    InvalidInput,
+    QueueFull,
+    UnknownTaskWarning,
+)
 from dray.external import External
 from dray.feed import Events
 from dray.handle import JobHandle
@@ -32,17 +37,19 @@ from dray.operate import Dead, Jobs, Queues, Workers
 from dray.schedules import Schedules
 from dray.settings import Loaded, Settings, load
 from dray.stats import Stats, read_stats
-from dray.task import CoroutineTask, PlainTask, Task, TaskOptions, TaskSettings, is_async
+from dray.task import CoroutineTask, PlainTask, Task, TaskSettings, is_async
 from dray.twins import awaits, blocks
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from dray.testing.harness import Harness
+    from dray.tracing import Tracing
 
 P = ParamSpec("P")
 R = TypeVar("R")
 RunMiddleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
-NO_RULES = TaskOptions()
 _FULL_PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5)
 """Seconds between tries to enter a full queue whose overflow rule is to wait."""
 _LONGEST_PAUSE = 1.0
@@ -75,14 +82,16 @@ class App(Declaring):
         self.tasks: dict[str, Task[..., Any]] = {}
         self.run_middleware: tuple[RunMiddleware, ...] = ()
         self.enqueue_middleware_chain: tuple[EnqueueMiddleware, ...] = ()
-        self._usual: dict[str, tuple[Task[..., Any], Settings, str, dict[str, Any]]] = {}
-        """Of each task: itself, the settings it was made with, its queue, and what its plain calls share."""
+        self.envelopes = Envelopes(self)
         self.client = Client(self._opener())
         self.clock: Callable[[], int] = self._broker_time
         self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
         self.events, self.keys, self.external = Events(self), Keys(self), External(self)
         self.schedules, self.declarations = Schedules(self), {}
         self._lifespan: Lifespan | None = None
+        self.tracing: Tracing | None = None
+        if self.settings.otel:
+            self.trace()
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.tasks)} tasks>"
@@ -174,6 +183,17 @@ class App(Declaring):
         self.enqueue_middleware_chain += (function,)
         return function
 
+    def trace(self, provider: TracerProvider | None = None) -> None:
+        """Trace with OpenTelemetry: a span for each enqueue and each attempt (`dray[otel]`).
+
+        The setting `otel` does the same. Without a provider, the one that the SDK set for the whole process.
+        """
+        try:
+            kind: type[Tracing] = import_module("dray.tracing").Tracing  # who traces pays for it
+        except ImportError as error:
+            raise DrayError("tracing needs OpenTelemetry: pip install 'dray[otel]'") from error
+        self.tracing = kind(provider)
+
     # enqueue
 
     def using(self, **options: Unpack[Using]) -> Named:
@@ -237,8 +257,14 @@ class App(Declaring):
 
     async def put_one(self, link: Link, call: Call[R], headers: dict[str, str] | None = None) -> JobHandle[R]:
         """Put a call as it is, past all middleware."""
-        job = self.envelope(call, headers)
-        durability = self._durability(call)
+        if self.tracing is None:
+            return await self._put_one(link, call, headers)
+        with self.tracing.sending([call], self.envelopes.queue_of(call)) as carried:
+            return await self._put_one(link, call, carried | (headers or call.options.headers))
+
+    async def _put_one(self, link: Link, call: Call[R], headers: dict[str, str] | None) -> JobHandle[R]:
+        job = self.envelopes.of(call, headers)
+        durability = self.envelopes.durability_of(call)
         accepted = await link.put(job, durability)
         if accepted.verdict == "created":
             return JobHandle(self, job.id, job.task, job.queue, accepted=accepted.state)
@@ -253,11 +279,20 @@ class App(Declaring):
         self, link: Link, calls: Sequence[Call[R]], headers: Sequence[dict[str, str]] | None = None
     ) -> list[JobHandle[R] | Exception]:
         """Put calls together, as they are; for each its handle, or why it was refused."""
+        if self.tracing is None or not calls:
+            return await self._put_each(link, calls, headers)
+        with self.tracing.sending(calls, self.envelopes.queue_of(calls[0])) as carried:
+            own = [call.options.headers for call in calls] if headers is None else headers
+            return await self._put_each(link, calls, [carried | more for more in own])
+
+    async def _put_each(
+        self, link: Link, calls: Sequence[Call[R]], headers: Sequence[dict[str, str]] | None
+    ) -> list[JobHandle[R] | Exception]:
         if headers is None:
-            jobs = [self.envelope(call) for call in calls]
+            jobs = [self.envelopes.of(call) for call in calls]
         else:
-            jobs = [self.envelope(call, sent) for call, sent in zip(calls, headers, strict=True)]
-        full = any(self._durability(call) == "full" for call in calls)
+            jobs = [self.envelopes.of(call, sent) for call, sent in zip(calls, headers, strict=True)]
+        full = any(self.envelopes.durability_of(call) == "full" for call in calls)
         durability: Durability | None = "full" if full else None
         replies = await link.broker.put(jobs, durability=durability) if jobs else []
         landed: list[JobHandle[R] | Exception] = []
@@ -313,73 +348,6 @@ class App(Declaring):
             return DuplicateJob(accepted.id)
         return JobHandle(self, accepted.id, job.task, job.queue, duplicate=duplicate, accepted=accepted.state)
 
-    def _durability(self, call: Call[Any]) -> Durability | None:
-        chosen = call.options.durability
-        if chosen is not UNSET:
-            return chosen
-        task = self.tasks.get(call.task)
-        if task is not None and task.options.durability is not None:
-            return task.options.durability
-        return "full" if self.settings.durability == "full" else None
-
-    def envelope(self, call: Call[Any], headers: dict[str, str] | None = None) -> Job:
-        """The job a call becomes: what the call says, else its task, else the settings."""
-        options, settings = call.options, self.settings
-        task = self.tasks.get(call.task)
-        if options is PLAIN and headers is None and task is not None and CURRENT.get() is None:
-            usual = self._usual.get(call.task)
-            if usual is not None and usual[0] is task and usual[1] is settings:
-                codec = task.options.codec or settings.codec
-                sent = self.codecs.encode_call(
-                    call.args, call.kwargs, codec=codec, limit=settings.max_payload
-                )
-                return Job(id=f"{usual[2]}:{uuid7().hex}", task=call.task, payload=sent, **usual[3])
-            job = self._envelope(call, headers, task)
-            if task.options.rate_key is None and task.options.running_key is None:
-                self._usual[call.task] = (task, settings, job.queue, unusual(job))
-            return job
-        return self._envelope(call, headers, task)
-
-    def _envelope(self, call: Call[Any], headers: dict[str, str] | None, task: Task[..., Any] | None) -> Job:
-        options, settings = call.options, self.settings
-        rules = NO_RULES if task is None else task.options
-        rate_key, running_key = (None, None) if task is None else task.keys(call.args, call.kwargs)
-        queue = rules.queue or "default" if options.queue is UNSET else options.queue
-        running = CURRENT.get()
-        return Job(
-            id=options.id or f"{queue}:{uuid7().hex}",
-            task=call.task,
-            queue=queue,
-            payload=self.codecs.encode_call(
-                call.args, call.kwargs, codec=rules.codec or settings.codec, limit=settings.max_payload
-            ),
-            priority=rules.priority if options.priority is UNSET else options.priority,
-            due=self.clock() + options.delay if options.delay else options.due,
-            ttl=rules.ttl if options.ttl is UNSET else options.ttl or None,
-            key=options.key,
-            key_ttl=options.key_ttl,
-            once=rules.once if options.once is UNSET else options.once or None,
-            on_duplicate=options.on_duplicate,
-            group=options.group,
-            rate=rules.rate,
-            rate_key=rate_key,
-            max_running=rules.max_running,
-            running_key=running_key,
-            max_ready=rules.max_ready,
-            overflow=rules.overflow,
-            parent=None if running is None else running.taken.job.id,
-            tags=tuple(dict.fromkeys((*rules.tags, *options.tags))) if options.tags else rules.tags,
-            description=options.description or rules.description,
-            retries=_first(options.retries, rules.retries, settings.retries),
-            backoff=rules.backoff if options.backoff is UNSET else options.backoff,
-            timeout=rules.timeout if options.timeout is UNSET else options.timeout,
-            max_crashes=settings.max_crashes if rules.max_crashes is None else rules.max_crashes,
-            result_ttl=rules.result_ttl if options.result_ttl is UNSET else options.result_ttl,
-            isolate="process" if rules.isolate == "process" else None,
-            speculate=rules.speculate,
-            headers=options.headers if headers is None else headers,
-        )
-
     # everything else
 
     async def _stats(self, link: Link) -> Stats:
@@ -411,6 +379,8 @@ class App(Declaring):
         self.client.close()
         self.loaded, self.settings = loaded, loaded.settings
         self.client = Client(self._opener())
+        if self.settings.otel and self.tracing is None:
+            self.trace()
 
     def close(self) -> None:
         """Let go of all connections. The next call opens new ones."""
@@ -480,12 +450,6 @@ class _Decorator:
 
 def _no_call(given: object) -> InvalidInput:
     return InvalidInput("call", given, "a call as made by task.call(...) is allowed")
-
-
-def _first(option: Any, rule: int | None, setting: int) -> int:
-    if option is not UNSET:
-        return cast(int, option)
-    return setting if rule is None else rule
 
 
 def _prepare(folder: Path) -> None:

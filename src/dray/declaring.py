@@ -214,7 +214,7 @@ _WAY_READERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 def schedule_of(app: App, declaration: Declaration) -> Schedule:
     """The schedule with the job that each of its ticks is to put."""
-    job = replace(app.envelope(declaration.call), id="", parent=None)
+    job = replace(app.envelopes.of(declaration.call), id="", parent=None)
     if len(job.payload) > PAYLOAD_MAX:
         raise InvalidInput(
             "args", f"{len(job.payload):,} bytes", f"a schedule may carry {PAYLOAD_MAX:,}: pass a reference"

@@ -266,7 +266,7 @@ class Schedules(Desk):
         app = self._app
         args, kwargs = app.codecs.decode_call(job.payload, limit=app.settings.max_payload)
         call = self._call(job.task, {"args": args, "kwargs": kwargs, **said})
-        made = app.envelope(call)
+        made = app.envelopes.of(call)
         return replace(job, payload=made.payload, rate_key=made.rate_key, running_key=made.running_key)
 
 

@@ -37,6 +37,8 @@ from dray.worker.runners import OnLoop, Runner
 from dray.worker.threads import Threads
 
 _LENGTH: Final = 4
+FLUSH: Final = 5.0
+"""Seconds that a span may take on its way out."""
 
 
 class Word(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -179,6 +181,8 @@ class Child:
     def _ended(self, live: Live, outcome: Outcome) -> None:
         self._live = None
         self.send(Done(outcome, *self._use.so_far()))
+        if self.app.tracing is not None:  # it will be killed sooner or later: nothing may lie around
+            asyncio.get_running_loop().run_in_executor(None, self.app.tracing.flush, FLUSH)
 
     def _halt(self, order: Halt) -> None:
         live = self._live

@@ -72,6 +72,8 @@ class Live:
     """It waits for another job and does not use a slot."""
     ended: Ended | None = None
     handle: asyncio.Task[None] | None = None
+    trace: str | None = None
+    """The id of the trace it belongs to, where runs are traced."""
     work: Work | None = None
     """What a thread does for it just now."""
     runner: Runner

@@ -9,11 +9,13 @@ from typing import Final
 
 import msgspec
 
+from dray.context import CURRENT
 from dray.job import Outcome, OutcomeKind
 from dray.worker.live import Live
 
 FAILURES: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.DEAD, OutcomeKind.CRASHED})
-_ABOUT: Final = ("job", "task", "attempt")
+_NEEDED: Final = {"job", "task", "attempt"}
+_ABOUT: Final = ("job", "task", "attempt", "trace")
 
 log = logging.getLogger("dray.worker")
 
@@ -21,7 +23,19 @@ log = logging.getLogger("dray.worker")
 def about(live: Live) -> dict[str, object]:
     """For the `extra` of a record."""
     taken = live.taken
-    return {"job": taken.job.id, "task": taken.job.task, "attempt": taken.attempt}
+    told: dict[str, object] = {"job": taken.job.id, "task": taken.job.task, "attempt": taken.attempt}
+    if live.trace is not None:
+        told["trace"] = live.trace
+    return told
+
+
+def _about(record: logging.LogRecord) -> dict[str, object]:
+    """What a record says of its job, and, if it was logged inside of one, what is known of that."""
+    told = {name: value for name in _ABOUT if (value := getattr(record, name, None)) is not None}
+    running = CURRENT.get()
+    if not isinstance(running, Live) or told.get("job", running.taken.job.id) != running.taken.job.id:
+        return told
+    return told | about(running)
 
 
 def log_end(live: Live, outcome: Outcome) -> None:
@@ -33,10 +47,16 @@ def log_end(live: Live, outcome: Outcome) -> None:
 
 
 class ConsoleFormatter(logging.Formatter):
-    """`12:30:01.123 WARNING dray.worker: what happened`."""
+    """`12:30:01.123 WARNING shop.orders: what happened (resize, job default:019a…, attempt 1)`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (as logging calls it)
+        line, told = super().formatMessage(record), _about(record)
+        if not told.keys() >= _NEEDED or str(told["job"]) in record.message:  # most of our own lines name it
+            return line
+        return f"{line} ({told['task']}, job {told['job']}, attempt {told['attempt']})"
 
 
 class JsonFormatter(logging.Formatter):
@@ -51,9 +71,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "pid": record.process,
         }
-        for name in _ABOUT:
-            if (value := getattr(record, name, None)) is not None:
-                line[name] = value
+        line |= _about(record)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         # A message may hold what no encoding can carry; the line must be written all the same.

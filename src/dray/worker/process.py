@@ -214,7 +214,7 @@ def main() -> None:
     connection = socket.socket(fileno=config.channel)
     for fd in config.fds:
         os.set_inheritable(fd, False)
-    code = FAILED
+    code, app = FAILED, None
     try:
         app = load_app(config.app, Path(config.folder))
         _heed_no_signals(config.stacks)  # whatever the app has set up for itself
@@ -230,6 +230,8 @@ def main() -> None:
     except BaseException:
         logs.set_up(config.settings.log_level, config.settings.log_format)
         log.exception("the executor failed")
+    if app is not None and app.tracing is not None:
+        app.tracing.flush(LAST_WORDS)
     leave(code)
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dray.app import App
 from dray.codec import Call
@@ -23,6 +23,9 @@ from dray.policy import Backoff, BackoffFunction, retry_delay
 from dray.settings import Settings
 from dray.worker.failure import bounded, describe, message_of
 from dray.worker.live import Interrupted, Live, Why
+
+if TYPE_CHECKING:
+    from dray.tracing import Tracing
 
 REASON_MAX: Final = 500
 TIMEOUT: Final = "Timeout"
@@ -59,7 +62,7 @@ class Judge:
     def __init__(
         self, app: App, settings: Settings, clock: Callable[[], int], random: Callable[[], float]
     ) -> None:
-        self.middleware = app.run_middleware
+        self.middleware, self.tracing = app.run_middleware, app.tracing
         self.now, self._random = clock, random
         self._decode, self._encode = app.codecs.decode_call, app.codecs.encode_value
         self._none = app.codecs.encode_value(None)
@@ -223,6 +226,15 @@ async def perform(judge: Judge, live: Live, call_plain: CallFunction) -> Outcome
         return judge.failure(live, error)
 
 
+async def perform_traced(tracing: Tracing, judge: Judge, live: Live, call_plain: CallFunction) -> Outcome:
+    """The same within a span."""
+    with tracing.running(live.taken) as attempt:
+        live.trace = attempt.trace
+        outcome = await perform(judge, live, call_plain)
+        attempt.ended(outcome)
+    return outcome
+
+
 async def _through(
     judge: Judge, live: Live, args: tuple[Any, ...], kwargs: dict[str, Any], call_plain: CallFunction
 ) -> Any:
@@ -251,3 +263,12 @@ def perform_here(judge: Judge, live: Live) -> Outcome:
         return judge.success(live, live.task.function(*args, **kwargs))
     except BaseException as error:
         return judge.failure(live, error)
+
+
+def perform_here_traced(tracing: Tracing, judge: Judge, live: Live) -> Outcome:
+    """The same within a span."""
+    with tracing.running(live.taken) as attempt:
+        live.trace = attempt.trace
+        outcome = perform_here(judge, live)
+        attempt.ended(outcome)
+    return outcome

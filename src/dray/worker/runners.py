@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dray.worker.accounting import Steps
 from dray.worker.live import Ended, Live
-from dray.worker.run import CallFunction, Judge, leave_if_forked, perform
+from dray.worker.run import CallFunction, Judge, leave_if_forked, perform, perform_traced
 
 
 class Runner(Protocol):
@@ -28,6 +28,7 @@ class OnLoop:
 
     def __init__(self, judge: Judge, call_plain: CallFunction, threads: Runner | None = None) -> None:
         self._judge, self._call_plain, self._threads = judge, call_plain, threads
+        self._perform = perform if judge.tracing is None else partial(perform_traced, judge.tracing)
         self._create_task = asyncio.get_running_loop().create_task
 
     def start(self, live: Live, ended: Ended) -> None:
@@ -36,7 +37,7 @@ class OnLoop:
         live.handle = self._create_task(run if live.meter is None else Steps(run, live.meter))
 
     async def _run(self, live: Live, ended: Ended) -> None:
-        outcome = await perform(self._judge, live, self._call_plain)
+        outcome = await self._perform(self._judge, live, self._call_plain)
         leave_if_forked()
         ended(live, outcome)
 

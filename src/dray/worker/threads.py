@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 
 from dray.context import CURRENT
 from dray.worker.live import Ended, Interrupted, Live, Why
-from dray.worker.run import Judge, leave_if_forked, perform_here
+from dray.worker.run import Judge, leave_if_forked, perform_here, perform_here_traced
 
 Gate = Literal["thread", "asker"]
 
@@ -98,6 +98,8 @@ class Threads:
 
     def __init__(self, judge: Judge, *, keep: int = KEEP_IDLE) -> None:
         self._judge, self._keep = judge, keep
+        tracing = judge.tracing
+        self._perform = perform_here if tracing is None else partial(perform_here_traced, tracing)
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._work: deque[Work] = deque()
@@ -110,7 +112,7 @@ class Threads:
     # on the event loop
 
     def start(self, live: Live, ended: Ended) -> None:
-        act: Callable[[], Any] = partial(perform_here, self._judge, live)
+        act: Callable[[], Any] = partial(self._perform, self._judge, live)
         if live.meter is not None:
             act = live.meter.around(act)
         self._hand_over(Work(live, self._context.copy(), act, partial(self._ended, ended)))

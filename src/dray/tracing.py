@@ -1,0 +1,171 @@
+"""Tracing with OpenTelemetry: a span for every enqueue and every attempt, in one trace.
+
+Switched on by the setting `otel` or by `app.trace()`; needs `dray[otel]`. Where spans go is the business of
+the OpenTelemetry SDK, which the app's module sets up (or `opentelemetry-instrument` does). The trace travels
+in the job's headers (W3C `traceparent`, and whatever other propagators are set), so each attempt, on whatever
+machine, belongs to the trace of whoever enqueued the job. Names and attributes follow the conventions for
+messaging.
+
+What is not sampled costs next to nothing: there is no span where the job's own header says so already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TracerProvider,
+    set_span_in_context,
+)
+
+from dray.job import Outcome, OutcomeKind, Taken
+
+if TYPE_CHECKING:
+    from dray.call import Call
+
+SYSTEM: Final = "dray"
+PARENT: Final = "traceparent"
+_UNSAMPLED: Final = "-00"
+_LENGTH: Final = 55
+_FAILED: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.DEAD, OutcomeKind.CRASHED})
+
+
+class Tracing:
+    """Makes the spans of one app."""
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer(SYSTEM, tracer_provider=provider)
+        self._provider = provider
+
+    @contextmanager
+    def sending(self, calls: Sequence[Call[Any]], queue: str) -> Iterator[dict[str, str]]:
+        """Around an enqueue. Yields the headers that carry the trace; a batch has one span for all."""
+        current = trace.get_current_span()
+        if current.get_span_context().is_valid and not current.is_recording():
+            yield _headers(current)
+            return
+        span = self._tracer.start_span(f"send {queue}", kind=SpanKind.PRODUCER)
+        if span.is_recording():
+            span.set_attributes(_sent(calls, queue))
+        with trace.use_span(span, end_on_exit=True):  # notes an error that passes through
+            yield _headers(span)
+
+    @contextmanager
+    def running(self, taken: Taken) -> Iterator[Attempt]:
+        """Around one attempt, in the thread or task that runs it."""
+        job = taken.job
+        parent = job.headers.get(PARENT, "")
+        if len(parent) == _LENGTH and parent.endswith(_UNSAMPLED) and len(job.headers) == 1:
+            token = context.attach(set_span_in_context(_Unsampled(parent), _ROOT))
+            try:
+                yield Attempt(None, parent[3:35])
+            finally:
+                context.detach(token)
+            return
+        span = self._tracer.start_span(
+            f"process {job.queue}", propagate.extract(job.headers, _ROOT), SpanKind.CONSUMER
+        )
+        if span.is_recording():
+            span.set_attributes(_processed(taken))
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            yield Attempt(span, trace.format_trace_id(span.get_span_context().trace_id))
+
+    def flush(self, timeout: float) -> None:
+        """Send what the SDK still holds: executors end without any further ado."""
+        provider = self._provider or trace.get_tracer_provider()
+        force = getattr(provider, "force_flush", None)  # of the SDK; the API alone has nothing to flush
+        if force is not None:
+            force(int(timeout * 1000))
+
+
+_ROOT: Final = context.Context()
+
+
+class Attempt:
+    """The span of one attempt, if it has one."""
+
+    __slots__ = ("_span", "trace")
+
+    def __init__(self, span: Span | None, trace_id: str) -> None:
+        self._span, self.trace = span, trace_id
+
+    def ended(self, outcome: Outcome) -> None:
+        """What the run came to."""
+        span = self._span
+        if span is None or not span.is_recording():
+            return
+        span.set_attribute("dray.outcome", str(outcome.kind))
+        if outcome.kind in _FAILED:
+            error = outcome.error
+            span.set_attribute("error.type", "_OTHER" if error is None else error.type)
+            span.set_status(Status(StatusCode.ERROR, None if error is None else error.message))
+            if error is not None:
+                span.add_event(
+                    "exception",
+                    {
+                        "exception.type": error.type,
+                        "exception.message": error.message,
+                        "exception.stacktrace": error.traceback,
+                    },
+                )
+
+
+class _Unsampled(NonRecordingSpan):
+    """The parent that a header names; it is read when somebody asks."""
+
+    def __init__(self, header: str) -> None:
+        self._header = header
+
+    def get_span_context(self) -> SpanContext:
+        header = self._header
+        try:
+            return SpanContext(int(header[3:35], 16), int(header[36:52], 16), True, TraceFlags(0))
+        except ValueError:
+            return trace.INVALID_SPAN_CONTEXT
+
+
+def _headers(span: Span) -> dict[str, str]:
+    about = span.get_span_context()
+    if about.is_valid and not about.trace_flags.sampled and not baggage.get_all():
+        trace_id, span_id = trace.format_trace_id(about.trace_id), trace.format_span_id(about.span_id)
+        return {PARENT: f"00-{trace_id}-{span_id}{_UNSAMPLED}"}
+    headers: dict[str, str] = {}
+    propagate.inject(headers, set_span_in_context(span))
+    return headers
+
+
+def _sent(calls: Sequence[Call[Any]], queue: str) -> Mapping[str, str | int]:
+    told: dict[str, str | int] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": queue,
+    }
+    if len(calls) == 1:
+        return told | {"dray.task": calls[0].task}
+    return told | {"messaging.batch.message_count": len(calls)}
+
+
+def _processed(taken: Taken) -> Mapping[str, str | int]:
+    job = taken.job
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": job.queue,
+        "messaging.message.id": job.id,
+        "dray.task": job.task,
+        "dray.attempt": taken.attempt,
+        "dray.run": taken.run,
+        "dray.priority": job.priority,
+    }
