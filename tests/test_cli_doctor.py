@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from shell import Shell
 from test_cli_queues import enlist
 
@@ -195,6 +196,23 @@ def test_a_clock_that_was_never_set_fails_and_one_that_differs_is_a_warning(
     [found] = checkup.check_clock([worker(skew=65_000), worker(skew=-900)])
     assert (found.status, found.text) == ("warn", "h: 65.0 s ahead of the broker's (worker w)")
     assert [one.status for one in checkup.check_clock([worker(skew=-900)])] == ["ok"]
+
+
+def test_schedules_that_nobody_runs_or_that_went_wrong_are_warnings(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    assert "schedules" not in findings(shell)
+    shell.run("schedules", "create", "nightly", "add", "1", "--cron", "0 3 * * *")
+    shell.run("schedules", "create", "daily", "add", "1", "--cron", "@daily")
+    shell.run("schedules", "pause", "daily")
+    assert [one["text"] for one in findings(shell)["schedules"]] == ["2, of which 1 paused"]
+    enlist(shell, mode="specialized")
+    assert "no worker that is running" in worst(findings(shell)["schedules"])["text"]
+    assert "dray scheduler" in worst(findings(shell)["schedules"])["todo"]
+    enlist(shell, mode="thin", id="host-2")
+    assert worst(findings(shell)["schedules"])["status"] == "ok"
+    failing = [replace(one, last_error="missed 2 ticks") for one in shell.app().schedules.list()]
+    [found] = checkup.check_schedules(failing, [])
+    assert (found.status, found.text) == ("warn", "nightly: missed 2 ticks")
 
 
 def test_a_job_that_waits_for_long_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

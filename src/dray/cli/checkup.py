@@ -18,12 +18,15 @@ from dray.client import Link
 from dray.job import State
 from dray.recovery import Repairs, read_repairs
 from dray.roster import SKEWED, WorkerInfo, describe_skew
+from dray.schedules import ScheduleInfo
+from dray.settings import SCHEDULING_MODES
 
 OLDEST_CLOCK: Final = 1_735_689_600_000
 """The year 2025: a clock before that was never set."""
 SLOW: Final = 0.25
 REPAIRED_LATELY: Final = 7 * 24 * 3600 * 1000
 WAITED_LONG: Final = 10 * 60_000
+SHOWN: Final = 5
 LOOK_AT: Final = 5_000
 """How many ready jobs are looked at for tasks that nobody knows."""
 
@@ -128,6 +131,23 @@ def check_workers(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) ->
 
 def _work(info: QueueInfo) -> int:
     return sum(info.counts.get(state, 0) for state in (State.READY, State.SCHEDULED, State.RETRYING))
+
+
+def check_schedules(schedules: Sequence[ScheduleInfo], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
+    """Somebody makes the jobs of schedules, and all of them get theirs."""
+    active = [one for one in schedules if one.paused is None]
+    if active and workers and not any(worker.mode in SCHEDULING_MODES for worker in workers):
+        text = f"{len(active)} are due at times, and no worker that is running makes their jobs"
+        yield Finding("schedules", "warn", text, "start one beside the specialized workers: dray scheduler")
+    failing = [one for one in active if one.last_error is not None]
+    for one in failing[:SHOWN]:
+        yield Finding("schedules", "warn", f"{one.name}: {one.last_error}", f"dray schedules show {one.name}")
+    if len(failing) > SHOWN:
+        yield Finding(
+            "schedules", "warn", f"and {len(failing) - SHOWN} more with errors", "dray schedules ls"
+        )
+    if schedules and not failing:
+        yield Finding("schedules", "ok", f"{len(schedules)}, of which {len(schedules) - len(active)} paused")
 
 
 def check_queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:

@@ -148,5 +148,6 @@ def _inside(app: App, named: bool) -> Iterator[Finding]:
     workers, queues = app.workers.list(), app.queues.list()
     yield from checkup.check_clock(workers)
     yield from checkup.check_workers(queues, workers)
+    yield from checkup.check_schedules(app.schedules.list(), workers)
     yield from checkup.check_queues(queues)
     yield from checkup.check_tasks(app, named, workers)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dray.settings.forms import format_size, hide_password, parse_size
-from dray.settings.model import Settings, cores
+from dray.settings.model import SCHEDULING_MODES, Settings, cores
 from dray.settings.sources import Loaded, load, override
 from dray.settings.table import SettingInfo, describe, show
 
 __all__ = [
+    "SCHEDULING_MODES",
     "Loaded",
     "SettingInfo",
     "Settings",

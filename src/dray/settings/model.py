@@ -13,6 +13,7 @@ from dray.duration import DAY, HOUR, MINUTE, SECOND
 from dray.policy import Retention
 
 Mode = Literal["thin", "default", "specialized", "job-specialized", "scheduler-only"]
+SCHEDULING_MODES: Final[tuple[Mode, ...]] = ("thin", "default", "scheduler-only")
 LogFormat = Literal["console", "json"]
 Durability = Literal["normal", "full"]
 
@@ -103,4 +104,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def schedules(self) -> bool:
         """Whether a worker of this mode makes the jobs of cron and interval schedules."""
-        return self.mode in ("thin", "default", "scheduler-only")
+        return self.mode in SCHEDULING_MODES
