@@ -179,10 +179,10 @@ async def read_tallies(broker: Broker) -> tuple[dict[str, WorkerTallies], Past, 
     return found, past, 0 if doc is None else doc.version
 
 
-async def write_past(broker: Broker, past: Past, version: int) -> bool:
-    """Whether it was written: not if somebody else was faster."""
+async def write_past(broker: Broker, past: Past, version: int) -> int:
+    """The new version; 0 if somebody else was faster."""
     reply = await broker.doc(PAST, NAME, _encode(past), expect_version=version, ttl=KEEP_PAST)
-    return reply.written
+    return reply.doc.version if reply.written and reply.doc is not None else 0
 
 
 async def delete_tallies(broker: Broker, worker: str) -> None:

@@ -1,7 +1,7 @@
 """What an executor notes of its runs: how many, how long they took and waited, the CPU time they used.
 
-Every run is counted; up to `PER_SECOND` of each task are measured in full, which bounds what measuring
-costs however many there are: a job that is only counted costs a tenth of a microsecond.
+Every run is counted; up to `PER_SECOND` of each task are measured in full (some 5 µs each), which bounds what
+measuring costs however many there are: a job that is only counted costs a tenth of a microsecond.
 
 CPU time is that of the thread, while it was inside the run: for a coroutine, step by step. What a job leaves
 to threads and tasks of its own is not seen. A run in a child process is measured there, with its memory.
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from dray.worker.live import Live
 
 PER_SECOND: Final = 256
-"""How many runs of a task are measured within a second."""
+"""How many runs of a task are measured within a second, if few tasks are busy."""
+IN_ALL: Final = 512
+"""How many of all tasks together, as far as `AT_LEAST` is left for each."""
+AT_LEAST: Final = 16
 EVERY_STEP: Final = 512
 """So many steps of a coroutine are measured one by one; then every `SKIPS`th stands for its neighbours."""
 SKIPS: Final = 16
@@ -147,10 +150,15 @@ class Account:
         self.failed = self.metered = self.memory = 0
         self.cpu = 0.0
 
-    def fetch(self) -> Tally | None:
-        """What is new; None if nothing is."""
+    @property
+    def busy(self) -> bool:
+        """Whether runs were started since the last time."""
+        return self.runs > self.told
+
+    def fetch(self, share: int) -> Tally | None:
+        """What is new; None if nothing is. The next `share` runs are measured."""
         new = self.runs - self.told
-        self.told, self.up_to = self.runs, self.runs + PER_SECOND
+        self.told, self.up_to = self.runs, self.runs + share
         if not (new or self.took or self.failed or self.metered):
             return None
         took, waited = Sketch(), Sketch()
@@ -210,7 +218,9 @@ class Accounts:
 
     def fetch(self) -> tuple[Tallies, float]:
         """What is new since the last time, and the loop's lag."""
-        found = {name: book.fetch() for name, book in self._books.items()}
+        busy = sum(book.busy for book in self._books.values())
+        share = max(AT_LEAST, min(PER_SECOND, IN_ALL // (busy or 1)))
+        found = {name: book.fetch(share) for name, book in self._books.items()}
         lag, self.lag = self.lag, 0.0
         return {name: tally for name, tally in found.items() if tally is not None}, lag
 

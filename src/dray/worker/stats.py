@@ -123,12 +123,16 @@ class Archive:
         living = {worker.id for worker in await read_workers(broker)}
         old = broker.clock() - self._patience
         gone = {name: told for name, told in workers.items() if name not in living and told.seen < old}
-        # First it is in the archive, with the name; then the document goes. So nobody counts it twice.
-        if gone and not await write_past(broker, _with(past, gone), version):
-            return
-        for name in (*past.taken_over, *gone):
+        # First it is in the archive, with the name; then the document goes, then the name. So nobody counts it
+        # twice, and whoever goes on after a crash in between knows what is left to do.
+        if gone:
+            past = _with(past, gone)
+            version = await write_past(broker, past, version)
+            if not version:
+                return
+        for name in past.taken_over:
             await delete_tallies(broker, name)
-        if past.taken_over and not gone:
+        if past.taken_over:
             await write_past(broker, Past(tasks=past.tasks), version)
 
 
@@ -144,7 +148,7 @@ def _with(past: Past, gone: dict[str, WorkerTallies]) -> Past:
     tasks = past.tasks
     for told in sorted(gone.values(), key=lambda told: told.seen):
         tasks = _sum(tasks, told.tasks)
-    return Past(tasks=busiest(tasks), taken_over=tuple(gone))
+    return Past(tasks=busiest(tasks), taken_over=(*past.taken_over, *gone))
 
 
 def busiest(tallies: Tallies) -> Tallies:
