@@ -123,8 +123,8 @@ class Archive:
         living = {worker.id for worker in await read_workers(broker)}
         old = broker.clock() - self._patience
         gone = {name: told for name, told in workers.items() if name not in living and told.seen < old}
-        # First it is in the archive, with the name; then the document goes, then the name. So nobody counts it
-        # twice, and whoever goes on after a crash in between knows what is left to do.
+        # First it is in the archive, with the name; then the document goes, then the name. So nobody counts
+        # it twice, and whoever goes on after a crash in between knows what is left to do.
         if gone:
             past = _with(past, gone)
             version = await write_past(broker, past, version)
