@@ -281,6 +281,15 @@ def test_in_line_with_an_estimate(app: App, send: Any, say: Say, hand: Hand) -> 
     told(say(jobs[6].why), "in_line", "at any moment")
 
 
+def test_in_line_for_workers_with_a_rate_of_their_own(app: App, send: Any, say: Say, hand: Hand) -> None:
+    job = send.enqueue()
+    worker(hand, rate="1/m")
+    why = told(say(job.why), "in_line", "keep to a rate of their own: w1 at most 1/m")
+    assert why.details["worker_rates"] == {"w1": "1/m"}
+    worker(hand, "w2")
+    assert "worker_rates" not in told(say(job.why), "in_line").details
+
+
 def test_in_line_after_a_worker_died(app: App, send: Any, say: Say, hand: Hand) -> None:
     job = send.enqueue()
     hand.one()

@@ -50,6 +50,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks it can run; empty until its first executor has started."""
     processes: int = 0
     concurrency: int = 0
+    rate: str | None = None
+    """How fast it starts jobs at most, if it has a rate of its own."""
     mode: str = "default"
     version: str = ""
     state: Literal["running", "stopping"] = "running"

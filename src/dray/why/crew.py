@@ -9,6 +9,7 @@ from dray.duration import format_duration
 from dray.info import moment
 from dray.job import Job, Record, Run
 from dray.roster import WorkerInfo
+from dray.tokens import EXTERNAL
 from dray.why.reasons import Reason, clock_time
 
 _SHOWN: Final = 3
@@ -79,7 +80,7 @@ def running(record: Record, workers: Sequence[WorkerInfo], now: int) -> Reason:
     newest = record.runs[-1]
     details = _facts(newest, _worker_of(newest, workers))
     text = f"it runs on {newest.session} since {clock_time(newest.since)} (attempt {record.attempt})"
-    text += f"{_progress(newest)}; {_heard_of(_worker_of(newest, workers), now)}"
+    text += f"{_progress(newest)}; {_heard_of(newest, _worker_of(newest, workers), now)}"
     if len(record.runs) > 1:
         details["runs"] = [_facts(one, _worker_of(one, workers)) for one in record.runs]
         text += f"; another run is on {record.runs[0].session}, and the first to end counts"
@@ -112,7 +113,9 @@ def _progress(run: Run) -> str:
     return f", at {done:g}{'' if total is None else f' of {total:g}'}{' ' + note if note else ''}"
 
 
-def _heard_of(worker: WorkerInfo | None, now: int) -> str:
+def _heard_of(run: Run, worker: WorkerInfo | None, now: int) -> str:
+    if run.session.startswith(EXTERNAL):
+        return "an external worker holds it: if that is gone, another one takes over after its lease"
     if worker is None:
         return "no such worker is on the roster: if it is gone, another one takes over after its lease"
     age = (now - worker.seen) // 1000

@@ -48,6 +48,11 @@ async def in_line(
     for bound in slots_of(job, said):
         text += f"; {bound.what} may run {bound.most} at once"
         details["max_running"] = bound.most
+    paced = [worker for worker in able if worker.rate is not None]
+    if paced and len(paced) == len(able):
+        told = ", ".join(f"{worker.id} at most {worker.rate}" for worker in paced[:3])
+        text += f"; all workers that could run it keep to a rate of their own: {told}"
+        details["worker_rates"] = {worker.id: worker.rate for worker in paced}
     if record.suspect:
         text += "; its worker died while it ran, so it runs alone, in a process of its own"
         details["suspect"] = True

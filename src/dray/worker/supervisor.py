@@ -378,6 +378,7 @@ class Supervisor:
             tasks=tuple(sorted(self._tasks)),
             processes=self._size,
             concurrency=settings.concurrency,
+            rate=settings.rate,
             mode=settings.mode,
             version=version(),
             state=self._state,
