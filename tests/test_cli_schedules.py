@@ -72,7 +72,7 @@ def test_what_is_done_is_told(shell: Shell) -> None:
     assert "it is paused" in shell.run("schedules", "change", "s", "--every", "2h").out
     assert "goes on; next run" in shell.run("schedules", "resume", "s").out
     id = shell.run("schedules", "trigger", "s").out.strip()
-    assert f"last job:  {id}" in shell.run("schedules", "show", "s").out
+    assert f"last job:  {id} ready" in shell.run("schedules", "show", "s").out
     assert " s, now\n" in shell.run("jobs", "show", id).out
     info = shell.json("jobs", "show", id)
     assert (info["timeout"], info["tags"], info["args"]) == (300, ["a", "schedule:s"], [1])
@@ -102,6 +102,16 @@ def test_what_goes_wrong_is_said(shell: Shell, args: tuple[str, ...], code: int,
     ended = shell.run("schedules", *args, code=code)
     assert says in ended.err
     assert len(shell.json("schedules", "ls")) == 1
+
+
+def test_a_schedule_whose_last_job_is_dead_says_so(shell: Shell) -> None:
+    shell.run("schedules", "create", "s", "boom", "--every", "1h")
+    id = shell.run("schedules", "trigger", "s").out.strip()
+    shell.finish(id)
+    assert f"its last job is dead: dray jobs show {id}" in shell.run("schedules", "ls").out
+    assert shell.json("schedules", "show", "s")["last_status"] == "dead"
+    shell.run("jobs", "delete", id)
+    assert shell.json("schedules", "show", "s")["last_status"] is None
 
 
 def test_what_went_wrong_last_stands_in_the_list_and_code_is_told_from_users(shell: Shell) -> None:

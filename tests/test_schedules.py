@@ -250,6 +250,7 @@ def test_trigger_makes_a_job_now_also_while_paused_and_leaves_the_tick_where_it_
         assert job.get(timeout=0) == 3
         after = app.schedules.get("x")
         assert (after.run_count, after.last_job, after.last_run) == (1, job.id, t.now)
+        assert after.last_status is State.SUCCEEDED
         assert after.next_run == before.next_run
         app.schedules.pause("x")
         app.schedules.trigger("x")

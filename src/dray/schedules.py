@@ -30,7 +30,7 @@ from dray.declaring import (
 from dray.errors import CodecError, InvalidInput, ScheduleExists, ScheduleNotFound
 from dray.handle import JobHandle
 from dray.info import moment
-from dray.job import Job, check_name
+from dray.job import Job, State, check_name
 from dray.operate import Desk
 from dray.policy import check_description
 from dray.reconciling import announce, read_schedule, read_schedules, rewrite
@@ -97,6 +97,8 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What was not done when it was last due; None if nothing."""
     last_job: str | None
     """The id of its newest job."""
+    last_status: State | None = None
+    """How that job stands; None if it is not kept any more."""
     created_at: datetime
     updated_at: datetime
 
@@ -127,14 +129,15 @@ class Schedules(Desk):
 
     async def _list(self, link: Link) -> builtins.list[ScheduleInfo]:
         """Every schedule, by name."""
-        return [describe(schedule, self._app) for schedule, _ in await read_schedules(link.broker)]
+        return await self._shown(link, [schedule for schedule, _ in await read_schedules(link.broker)])
 
     async def _get(self, link: Link, name: str) -> ScheduleInfo:
         """One schedule; `ScheduleNotFound` if there is none of this name."""
         found, _ = await read_schedule(link.broker, check_name("name", name))
         if found is None:
             raise await _unknown(link.broker, name)
-        return describe(found, self._app)
+        (info,) = await self._shown(link, [found])
+        return info
 
     async def _create(
         self, link: Link, name: str, task: str | Task[..., Any], **said: Unpack[Said]
@@ -158,7 +161,7 @@ class Schedules(Desk):
 
         made = await rewrite(link.broker, name, make)
         await announce(link.broker)
-        return describe(made or schedule, self._app)
+        return describe(made or schedule, self._app, None)
 
     async def _change(self, link: Link, name: str, **said: Unpack[Said]) -> ScheduleInfo:
         """Change what is said, and leave the rest; another rule counts from now on.
@@ -239,7 +242,14 @@ class Schedules(Desk):
         if after is None:
             raise await _unknown(link.broker, name)
         await announce(link.broker)
-        return describe(after, self._app)
+        (info,) = await self._shown(link, [after])
+        return info
+
+    async def _shown(self, link: Link, found: Sequence[Schedule]) -> builtins.list[ScheduleInfo]:
+        ids = [schedule.last_job for schedule in found if schedule.last_job is not None]
+        records = await link.broker.get(ids) if ids else []
+        states = {record.id: record.state for record in records if record is not None}
+        return [describe(schedule, self._app, states.get(schedule.last_job or "")) for schedule in found]
 
     def _call(self, task: str | Task[..., Any], said: Mapping[str, Any]) -> Call[Any]:
         if isinstance(task, Task):
@@ -305,7 +315,7 @@ async def _unknown(broker: Broker, name: str) -> ScheduleNotFound:
     return ScheduleNotFound(name, get_close_matches(name, known, n=2))
 
 
-def describe(schedule: Schedule, app: App) -> ScheduleInfo:
+def describe(schedule: Schedule, app: App, last_status: State | None) -> ScheduleInfo:
     """A stored schedule, for people."""
     rule, job, paused = schedule.rule, schedule.job, schedule.paused
     args, kwargs = _arguments(job, app)
@@ -333,6 +343,7 @@ def describe(schedule: Schedule, app: App) -> ScheduleInfo:
         run_count=schedule.run_count,
         last_error=schedule.last_error,
         last_job=schedule.last_job,
+        last_status=last_status,
         created_at=moment(schedule.created),
         updated_at=moment(schedule.updated),
     )

@@ -18,6 +18,7 @@ from dray.cli.output import Column, age, brief, note, one_line, plain, say, say_
 from dray.cli.queues import user_name
 from dray.cli.target import json_option, target_options, wants_json
 from dray.errors import InvalidInput, UnknownTaskWarning
+from dray.job import State
 from dray.schedule import CATCH_UP_MAX, CatchUp, Overlap
 from dray.schedules import ScheduleInfo
 
@@ -246,8 +247,14 @@ def _row(info: ScheduleInfo) -> list[str]:
         age(info.last_run),
         str(info.run_count),
         state,
-        one_line(info.last_error or info.description),
+        one_line(_remark(info), 100),
     ]
+
+
+def _remark(info: ScheduleInfo) -> str:
+    if info.last_error is None and info.last_status is State.DEAD:
+        return f"its last job is dead: dray jobs show {info.last_job}"
+    return info.last_error or info.description
 
 
 def _rule(info: ScheduleInfo) -> str:
@@ -301,7 +308,7 @@ def _fields(info: ScheduleInfo, count: int) -> list[tuple[str, str]]:
         ("overlap", info.overlap),
         ("runs", str(info.run_count)),
         ("last run", _stamp(info.last_run, info.tz)),
-        ("last job", info.last_job or ""),
+        ("last job", " ".join(filter(None, (info.last_job, info.last_status)))),
         ("last error", info.last_error or ""),
         ("next runs" if len(upcoming) > 1 else "next run", "\n".join(upcoming)),
     ]
