@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from dray.broker.checks import FREE_STEP
 from dray.broker.redis.core import Core
 from dray.broker.redis.crossing import free, locate
 from dray.broker.redis.keys import BUCKETS
@@ -101,7 +102,10 @@ class Mending:
     async def _session(self, queue: str, session: str, epoch: int) -> None:
         state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session, ""))
         if state == b"unknown" or facts[0] > epoch:
-            call = self.core.on_queue("release", queue, self.now, session, epoch, 1)
+            key = f"{self.core.keys.queue(queue)}h:{session}"
+            many = await self.core.call(command(key, "SCARD", key)) > FREE_STEP
+            args: tuple[Arg, ...] = (session, epoch, 1, FREE_STEP) if many else (session, epoch, 1)
+            call = self.core.on_queue("free" if many else "release", queue, self.now, *args)
             freed, aftermath = await self.core.call(call)
             self.left.append((queue, aftermath))
             self.freed += freed
