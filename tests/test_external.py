@@ -69,6 +69,7 @@ def test_a_job_is_fetched_with_its_call_and_acked_with_its_result(app: App) -> N
     assert (held.attempt, held.retries, held.timeout, held.tags) == (1, 7, 5.0, ("x",))
     assert not held.suspect
     assert job.status() is State.RUNNING
+    assert "an external worker holds it" in str(job.why())
     assert app.external.fetch(["default"]) == []
     assert app.external.ack(held.id, held.token, {"size": 42}) is State.SUCCEEDED
     assert app.external.ack(held.id, held.token, {"size": 42}) is State.SUCCEEDED, "said twice"

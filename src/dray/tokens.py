@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from typing import Final
 
 import msgspec
 
 from dray.errors import InvalidInput, LeaseLost
 from dray.job import check_word
+
+EXTERNAL: Final = "external:"
+"""What the names of their sessions begin with."""
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -26,7 +30,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     @property
     def session(self) -> str:
-        return f"external:{hashlib.sha256(self.secret).hexdigest()[:32]}"
+        return f"{EXTERNAL}{hashlib.sha256(self.secret).hexdigest()[:32]}"
 
     def seal_of(self, id: str) -> bytes:
         return hashlib.sha256(self.secret + id.encode("utf-8", "surrogatepass")).digest()[:8]
