@@ -76,7 +76,7 @@ class Served:
 
     def start(self, http: str = "127.0.0.1:0") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-X", "dev", "-m", "dray", "server", "--http", http, *GRPC, *self.options],
+            [sys.executable, "-m", "dray", "server", "--http", http, *GRPC, *self.options],
             cwd=self.folder,
             env=self.environ,
             stdout=subprocess.PIPE,

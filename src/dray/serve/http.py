@@ -31,7 +31,10 @@ from dray.serve.shields import HEADERS, check_host, check_origin, cors_headers, 
 
 BODY_SECONDS: Final = 30.0
 """For how long a client may take to send its request."""
-_DRAIN_SECONDS: Final = 5.0
+HEADERS_MAX: Final = 64 * 1024
+"""Bytes of all headers of a request together."""
+_DRAIN_SECONDS, _DRAIN_TIMES = 5.0, 4
+"""For how long, and up to how many times the limit, a request that is too large is heard out."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("dray.serve")
@@ -170,6 +173,8 @@ class _Exchange:
 
     async def _respond(self) -> Response:
         service, headers = self._service, self._headers
+        if sum(len(name) + len(value) for name, value in headers.raw) > HEADERS_MAX:
+            raise Refused(400, "headers_too_large", f"at most {HEADERS_MAX} bytes of headers are read")
         check_host(headers, service._hosts)
         method = self._scope["method"]
         if method == "OPTIONS" and (allowed := preflight_headers(headers, service._origins)) is not None:
@@ -228,7 +233,7 @@ class _Exchange:
 
     async def _write_down(self, route: Route, path: dict[str, str], caller: Caller, body: object) -> None:
         """Before it is done, so that nothing is done that the audit log does not know."""
-        target = " ".join([*path.values(), "" if body is None else _encode(body).decode()]).strip()
+        target = _encode({**path, **(msgspec.to_builtins(body) or {})}).decode()
         audit_log.info("%s by %s: %s (request %s)", route.name, caller.name, target, self._request_id)
         async with asyncio.timeout(self._service._patience):
             await self._service.app.keys.arecord(
@@ -263,7 +268,8 @@ class _Exchange:
         except TimeoutError:
             raise Refused(400, "body_too_slow", f"it did not arrive within {BODY_SECONDS:g} s") from None
         if size > most:
-            await self._drain()
+            if size <= most * _DRAIN_TIMES:
+                await self._drain()
             raise Refused(413, "request_too_large", f"at most {most} bytes are read (max_request_size)")
         return b"".join(chunks)
 
@@ -303,7 +309,11 @@ def _read_query(route: Route, raw: bytes) -> object:
             raise Refused(422, "invalid_query", f"{name} is given twice", name)
         given[name] = value
     if route.query is not None:
-        return msgspec.convert(given, route.query, strict=False)
+        query = msgspec.convert(given, route.query, strict=False)
+        for name in given:
+            if getattr(query, name) is None:  # the text `null`, which msgspec takes for nothing
+                raise Refused(422, f"invalid_{name}", f"{name} is not given as {given[name]!r}", name)
+        return query
     if given:
         raise Refused(422, "invalid_query", f"there is no parameter {next(iter(given))!r}", next(iter(given)))
     return None

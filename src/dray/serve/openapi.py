@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dray.serve.models import ErrorOut
+from dray.serve.models import ErrorOut, Name, Word
 from dray.serve.routes import Route
 
 _REASONS: Final = {
@@ -24,6 +24,8 @@ _REASONS: Final = {
     429: "Too often, or the queue is full: see Retry-After",
     503: "The broker is away, or the server has too much to do: see Retry-After",
 }
+_WORD: Final = msgspec.json.schema(Word)
+_NAME: Final = msgspec.json.schema(Name)
 _ALWAYS: Final = (400, 503)
 _WITH_KEY: Final = (401, 403, 422, 429)
 
@@ -84,9 +86,9 @@ def _operation(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]]
 
 
 def _parameters(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]]) -> list[dict[str, Any]]:
-    text = {"type": "string", "minLength": 1, "maxLength": 256}
     found: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": text} for name in route.parameters
+        {"name": name, "in": "path", "required": True, "schema": _WORD if name == "id" else _NAME}
+        for name in route.parameters
     ]
     if route.query is not None:
         schema = queries[route.query]

@@ -117,16 +117,17 @@ class Table:
             self._by_length.setdefault(len(route.segments), []).append(route)
 
     def find(self, method: str, parts: Sequence[str]) -> tuple[Route, dict[str, str]]:
-        allowed: list[str] = []
+        allowed: dict[str, list[str]] = {}
         for route in self._by_length.get(len(parts), ()):
             values = _fit(route.segments, parts)
             if values is None:
                 continue
             if route.method == method:
                 return route, values
-            allowed.append(route.method)
+            allowed.setdefault(route.path, []).append(route.method)
         if allowed:
-            methods = ", ".join(dict.fromkeys(allowed))
+            # `/api/jobs/batch` could be the job of that name too; the path that says it outright is meant.
+            methods = ", ".join(min(allowed.items(), key=lambda one: one[0].count("{"))[1])
             raise Refused(405, "method_not_allowed", f"{methods} is allowed here", headers={"Allow": methods})
         raise Refused(404, "no_such_path", "nothing is served at this path; see /api/openapi.json")
 

@@ -1,0 +1,60 @@
+"""schemathesis against the running server, on both brokers: it finds nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from served import serving
+
+from dray.serve.http import ROUTES
+from dray.serve.openapi import document
+
+KEY = "a-key-for-schemathesis"
+CONFIG = """
+[[operations]]
+include-path = "/api/jobs/batch"
+checks.negative_data_rejection.enabled = false
+"""
+"""A batch with a wrong job in it is answered: the job has its own error."""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "valkey"])
+def test_schemathesis_finds_nothing(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    with serving(kind, tmp_path / "served", accept_unknown_tasks="yes", api_keys=f"admin:{KEY}") as served:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "--config-file", "schemathesis.toml"),
+                *("run", f"{served.url}/api/openapi.json", "--header", f"Authorization: Bearer {KEY}"),
+                # Events never end. What no schema can say (a rate, a cron rule) is refused all the same.
+                *("--exclude-path", "/api/events", "--exclude-checks", "positive_data_acceptance"),
+                *("--phases", "coverage,fuzzing", "--max-examples", "2", "--request-timeout", "30"),
+                *("--generation-deterministic", "--no-color"),
+            ],
+            cwd=tmp_path,
+            env=os.environ | {"SCHEMATHESIS_HOOKS": "schema_hooks", "PYTHONPATH": str(Path(__file__).parent)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+        with served.client(KEY) as http:
+            assert http.get("/readyz").status_code == 200
+            assert http.get("/api/jobs").json()["jobs"], "nothing was accepted: nothing was tried"
+
+
+def test_the_document_tells_of_every_route_and_of_its_role() -> None:
+    shown = msgspec.json.decode(msgspec.json.encode(document(ROUTES, "1")))
+    assert shown["openapi"] == "3.1.0"
+    for route in ROUTES:
+        operation = shown["paths"][route.path][route.method.lower()]
+        assert operation.get("x-role") == route.role
+        assert {str(status) for status in route.replies} <= operation["responses"].keys()
+    names = [one["operationId"] for path in shown["paths"].values() for one in path.values()]
+    assert len(names) == len(set(names)) == len(ROUTES)
