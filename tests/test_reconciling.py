@@ -176,7 +176,9 @@ def test_nothing_is_removed_while_no_worker_is_at_work_nor_what_is_paused_or_mad
     in_place(test)
 
 
-def test_a_schedule_that_a_user_made_is_not_taken_over_by_code_of_the_same_name() -> None:
+def test_a_schedule_that_a_user_made_is_not_taken_over_by_code_of_the_same_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test(place: Place) -> None:
         mine = replace(declared(rule=Every(5 * HOUR)), origin="user")
         await rewrite(place.broker, "s", lambda _: mine)
@@ -184,6 +186,7 @@ def test_a_schedule_that_a_user_made_is_not_taken_over_by_code_of_the_same_name(
         assert await place.get() == mine
 
     in_place(test)
+    assert "schedule s was made at run time" in caplog.text
 
 
 def test_many_processes_that_start_at_once_agree() -> None:

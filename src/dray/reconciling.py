@@ -109,6 +109,10 @@ async def reconcile(
         after = _merged(before, schedule, now, since)
         if after is None:
             refused.append(schedule.name)
+            if before is not None and before.origin != "code":
+                log.warning(
+                    "schedule %s was made at run time: what the code declares is left out", before.name
+                )
         elif after != before:
             await _write(broker, schedule, now, since)
             if before is None:
