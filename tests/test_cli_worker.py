@@ -89,6 +89,11 @@ def test_a_worker_is_seen_serves_and_stops_when_told(shell: Shell) -> None:
         [worker] = shell.json("workers", "ls")
         assert (worker["queues"], worker["concurrency"]) == (["email", "default"], 2)
         assert set(worker["tasks"]) == {"add", "boom", "send", "shop.report", "snooze"}
+        end = time.monotonic() + 60
+        while (checked := shell.run("worker", "--check", code=None)).code != 0:
+            assert time.monotonic() < end, checked
+            time.sleep(0.1)
+        assert checked.out == f"{worker['id']}: at work\n"
         running = shell.enqueue("snooze", 600)
         until(shell, running, "running")
         assert "it runs on" in shell.run("why", running).out
@@ -99,6 +104,8 @@ def test_a_worker_is_seen_serves_and_stops_when_told(shell: Shell) -> None:
     job = shell.json("jobs", "show", running)
     assert (job["status"], job["failures"]) == ("ready", 0)
     assert shell.json("workers", "ls") == []
+    gone = shell.run("worker", "--check", code=1)
+    assert "no worker of this machine" in gone.err
 
 
 def test_a_worker_works_on_when_nobody_reads_what_it_says(shell: Shell) -> None:

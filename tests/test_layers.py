@@ -20,7 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "broker.blocking broker.verbs broker.checks broker.repairs",
         "broker.memory broker.sqlite broker.redis",
         "broker",
-        "settings roster recovery stats",
+        "settings roster recovery stats fitness",
         "call context watching client info why twins task handle envelope tracing enqueuing operate external tokens feed keys"
         " reconciling declaring schedules app loading",
         "worker",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,10 +11,11 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from dray.cli.opening import needed_app_path, options
+from dray.cli.opening import needed_app_path, open_store, options
 from dray.cli.output import note, say
 from dray.cli.probe import Probed, probe
 from dray.cli.target import target_options
+from dray.fitness import unfit
 from dray.settings import Settings, override
 from dray.settings.table import TABLE
 from dray.worker import logs
@@ -58,13 +60,16 @@ def _setting_options(*names: str) -> Callable[[F], F]:
 @_setting_options(*OPTIONS)
 @click.option("--burst", is_flag=True, help="Stop when nothing is left to run.")
 @click.option("--reload", is_flag=True, help="Restart the executors when Python files here change.")
+@click.option("--check", is_flag=True, help="Run none: tell whether those of this machine are at work.")
 @target_options
-def worker_command(burst: bool, reload: bool, **given: Any) -> int:
+def worker_command(burst: bool, reload: bool, check: bool, **given: Any) -> int:
     """Run a worker: a supervisor and its executor processes.
 
     The first SIGTERM or Ctrl-C stops taking jobs and lets running ones finish for the shutdown grace, then
     hands them back; a second one hands them back at once. Lists are separated by commas.
     """
+    if check:
+        return _check()
     return _run(given, burst=burst, reload=reload)
 
 
@@ -92,6 +97,20 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
     _mention_unserved(settings, probed, chosen="queues" in chosen)
     logs.set_up(settings.log_level, settings.log_format)
     return run_worker(path, settings, burst=burst, reload=reload, announce=_announce)
+
+
+def _check() -> int:
+    """For health checks of containers and the like."""
+    app, host = open_store(), socket.gethostname()
+    here = [worker for worker in app.workers.list() if worker.host == host]
+    if not here:
+        raise click.ClickException(f"no worker of this machine ({host}) was heard of lately")
+    now, well = app.now(), True
+    for worker in here:
+        reason = unfit(worker, now)
+        well = well and reason is None
+        say(f"{worker.id}: {'at work' if reason is None else reason}")
+    return 0 if well else 1
 
 
 def _announce(text: str) -> None:
