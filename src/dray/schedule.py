@@ -182,8 +182,9 @@ def _choose(schedule: Schedule, first: int, now: int, deadline: int) -> tuple[li
         return late, 0
     missed = ticks_between(rule, first, first, deadline - 1, CATCH_UP_MAX + 1)
     if schedule.catch_up == "all":
-        caught = missed[-schedule.catch_up_cap :]
-        return (caught + late)[-CATCH_UP_MAX:], len(missed) - len(caught)
+        room = min(schedule.catch_up_cap, CATCH_UP_MAX - len(late))
+        caught = missed[-room:] if room else []
+        return caught + late, len(missed) - len(caught)
     if schedule.catch_up == "one" and not late:
         return missed[-1:], len(missed) - 1
     return late, len(missed)
