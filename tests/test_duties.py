@@ -13,8 +13,9 @@ from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Beat, Broker, Filter, Swept
 from dray.errors import BrokerAway
 from dray.job import Job, State
+from dray.roster import HOLD, WorkerInfo, read_holder, read_workers, write_worker
 from dray.worker.duties import Duties, Sweep
-from dray.worker.hold import HOLD, NAME, Hold, read_holder
+from dray.worker.hold import Hold
 from dray.worker.lifeline import Lifeline
 
 LEASE = 600
@@ -34,7 +35,7 @@ class Store:
         return Hold(self.line(), worker, lease=LEASE, stands_in=stands_in)
 
     async def holder(self) -> str | None:
-        holder = read_holder((await self.broker.doc(HOLD, NAME)).doc)
+        holder = read_holder((await self.broker.doc(*HOLD)).doc)
         return holder.worker if holder else None
 
 
@@ -164,11 +165,23 @@ def test_who_stands_in_makes_way_for_one_that_can_do_every_duty_but_not_for_its_
 
 def test_a_hold_that_cannot_be_read_is_left_alone_until_it_runs_out() -> None:
     async def test(store: Store) -> None:
-        await store.broker.doc(HOLD, NAME, b"\xff another version's", ttl=LEASE)
+        await store.broker.doc(*HOLD, b"\xff another version's", ttl=LEASE)
         first = store.hold("first")
         assert not await first.seek()
         store.now += LEASE
         assert await first.seek()
+
+    run(test)
+
+
+def test_the_roster_shows_who_has_it_also_while_another_still_believes_to() -> None:
+    async def test(store: Store) -> None:
+        for name in ("first", "second"):
+            info = WorkerInfo(id=name, host="h", pid=1, started=0, seen=0, leader=name == "first")
+            await write_worker(store.broker, info, 60_000)
+        assert [info.leader for info in await read_workers(store.broker)] == [True, False]
+        await store.hold("second").seek()
+        assert [info.leader for info in await read_workers(store.broker)] == [False, True]
 
     run(test)
 

@@ -22,10 +22,9 @@ from dray.broker import Broker, connect
 from dray.broker.verbs import PAGE_MAX, Query, run_blocking
 from dray.cron import Every
 from dray.job import Job
-from dray.roster import WorkerInfo, read_workers
+from dray.roster import HOLD, WorkerInfo, read_holder, read_workers
 from dray.schedule import KIND, NEWS, Schedule, decode, encode, tick_id
 from dray.settings import Settings
-from dray.worker.hold import HOLD, NAME, read_holder
 
 LEASE = 600
 NAMES = ("a", "b", "c")
@@ -89,7 +88,7 @@ class Office:
                 return found
 
     def leader(self) -> str | None:
-        holder = read_holder(run_blocking(self.broker.doc(HOLD, NAME)).doc)
+        holder = read_holder(run_blocking(self.broker.doc(*HOLD)).doc)
         return None if holder is None else holder.worker
 
     def roster(self) -> list[WorkerInfo]:

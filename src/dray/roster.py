@@ -10,9 +10,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from dray.broker.verbs import Broker
+from dray.broker.verbs import Broker, Doc
 
 KIND: Final = "worker"
+HOLD: Final = ("hold", "duties")
+"""Kind and name of the document that whoever leads holds."""
 SKEWED: Final = 1000
 """Milliseconds: a clock that is further off is worth a warning."""
 
@@ -87,6 +89,14 @@ def describe_skew(skew: int) -> str:
     return f"{abs(skew) / 1000:.1f} s {'ahead of' if skew > 0 else 'behind'}"
 
 
+class Holder(msgspec.Struct, frozen=True):
+    """Who leads."""
+
+    worker: str
+    stands_in: bool = False
+    """It cannot do every duty, and makes way for whoever can."""
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(WorkerInfo).decode
 
@@ -107,4 +117,22 @@ async def read_workers(broker: Broker) -> list[WorkerInfo]:
             found.append(_decode(doc.value))
         except msgspec.MsgspecError:
             continue
-    return found
+    holder = read_holder((await broker.doc(*HOLD)).doc)
+    if holder is None:
+        return found
+    # One that is frozen, or has just lost it, has not said so yet.
+    return [msgspec.structs.replace(info, leader=info.id == holder.worker) for info in found]
+
+
+def encode_holder(holder: Holder) -> bytes:
+    return msgspec.json.encode(holder)
+
+
+def read_holder(doc: Doc | None) -> Holder | None:
+    """Who leads; None when nobody does, or somebody whose version writes it in another way."""
+    if doc is None:
+        return None
+    try:
+        return msgspec.json.decode(doc.value, type=Holder)
+    except msgspec.MsgspecError:
+        return None

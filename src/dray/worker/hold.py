@@ -12,38 +12,13 @@ import asyncio
 import contextlib
 from typing import Final
 
-import msgspec
-
 from dray.broker.verbs import Doc
 from dray.errors import BrokerError
+from dray.roster import HOLD, Holder, encode_holder, read_holder
 from dray.worker.lifeline import Lifeline
 
-HOLD: Final = "hold"
-NAME: Final = "duties"
 LOOK_EVERY: Final = 1.0
 """Seconds between looks of those who wait for their turn."""
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """Who has it."""
-
-    worker: str
-    stands_in: bool = False
-    """It cannot do every duty, and makes way for whoever can."""
-
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Holder).decode
-
-
-def read_holder(doc: Doc | None) -> Holder | None:
-    """Who has it; None when nobody does, or somebody whose version writes it in another way."""
-    if doc is None:
-        return None
-    try:
-        return _decode(doc.value)
-    except msgspec.MsgspecError:
-        return None
 
 
 class Hold:
@@ -95,7 +70,7 @@ class Hold:
                 doc = await self._read()
                 if doc is not None and self._is_ours(doc):
                     version = doc.version
-                    await self._line.ask(lambda broker: broker.doc(HOLD, NAME, None, expect_version=version))
+                    await self._line.ask(lambda broker: broker.doc(*HOLD, None, expect_version=version))
 
     async def _seek(self) -> bool:
         now = self._line.monotonic()
@@ -118,13 +93,13 @@ class Hold:
         return holder is not None and holder.worker == self._me.worker
 
     async def _read(self) -> Doc | None:
-        return (await self._line.ask(lambda broker: broker.doc(HOLD, NAME))).doc
+        return (await self._line.ask(lambda broker: broker.doc(*HOLD))).doc
 
     async def _write(self, expected: int, now: float) -> bool:
         self._term = 0
-        value = _encode(self._me)
+        value = encode_holder(self._me)
         reply = await self._line.ask(
-            lambda broker: broker.doc(HOLD, NAME, value, expect_version=expected, ttl=self._lease)
+            lambda broker: broker.doc(*HOLD, value, expect_version=expected, ttl=self._lease)
         )
         if not reply.written or reply.doc is None:
             return False
