@@ -242,6 +242,8 @@ class Executor:
 
     async def _take(self, session: Session, want: int, settling: bool = False) -> None:
         repeats = session.unanswered > 0
+        if not repeats and (self._leaving or self._retiring):
+            return  # told so since it was decided to ask
         if self._pace is not None and not repeats:
             want = self._pace.reserve(want)
             if not want:  # another executor was quicker, or is just looking
