@@ -256,15 +256,13 @@ class _Exchange:
     async def _read_all(self) -> bytes:
         most = self._service.app.settings.max_request_size
         said = self._headers.get("content-length", "0")
-        chunks: list[bytes] = []
         size = int(said) if said.isdigit() and int(said) > most else 0
+        chunks: list[bytes] = []
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                async for chunk in self._chunks():
+                while size <= most and (chunk := await self._chunk()) is not None:
                     chunks.append(chunk)
-                    size = max(size, sum(map(len, chunks)))
-                    if size > most:
-                        break
+                    size += len(chunk)
         except TimeoutError:
             raise Refused(400, "body_too_slow", f"it did not arrive within {BODY_SECONDS:g} s") from None
         if size > most:
@@ -273,19 +271,22 @@ class _Exchange:
             raise Refused(413, "request_too_large", f"at most {most} bytes are read (max_request_size)")
         return b"".join(chunks)
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        while not self._body_over:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise Refused(400, "gone", "the client went away")
-            self._body_over = not message.get("more_body", False)
-            yield message.get("body", b"")
+    async def _chunk(self) -> bytes | None:
+        """The next piece of the body; None after the last."""
+        if self._body_over:
+            return None
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "gone", "the client went away")
+        self._body_over = not message.get("more_body", False)
+        body: bytes = message.get("body", b"")
+        return body
 
     async def _drain(self) -> None:
         """Let a client that is still sending finish for a moment: else it may not read why it was refused."""
         with contextlib.suppress(TimeoutError, Refused):
             async with asyncio.timeout(_DRAIN_SECONDS):
-                async for _ in self._chunks():
+                while await self._chunk() is not None:
                     pass
 
 
