@@ -108,7 +108,7 @@ class Bench:
     def _burst(self, count: int) -> list[Late]:
         """All due within one second; meanwhile urgent jobs are put, which are to start at once."""
         began = time.time()
-        due = began + 3 + count / 5_000
+        due = began + 3 + count / 1_500
         self.put([self.call(due + n / count) for n in range(count)])
         early = due - time.time()
         if early < 0:

@@ -266,11 +266,41 @@ local function aftermath()
   return { posted, apart(), gone }
 end
 
+-- Jobs whose time has come, the longest overdue first: as `line_up` one by one, but each lane is joined once.
 local function promote(limit)
   local due = call('ZRANGEBYSCORE', Q .. 'due', '-inf', now, 'LIMIT', 0, limit)
-  for _, text in ipairs(due) do
-    local job = load(id_of(text))
-    if job then line_up(job, 'P', job.d) else call('ZREM', Q .. 'due', text) end
+  if #due == 0 then return 0 end
+  local ids, lanes, names = {}, {}, {}
+  for i, text in ipairs(due) do ids[i] = id_of(text) end
+  for i, head in ipairs(fetch('HMGET', Q .. 'head', ids)) do
+    if head and jobs[ids[i]] == nil then known(ids[i], head) end
   end
+  local line = call('HINCRBY', Q .. 'n', 'line', #due) - #due
+  for i, id in ipairs(ids) do
+    local job = load(id)
+    if job and place[job.s] == 'd' then
+      if job.o.t and (job.r or 0) == 0 then set_expires(job, job.d + job.o.t) end
+      count(job.s, -1)
+      job.s, job.d, job.n = 'r', nil, line + i
+      save(job)
+      note('P', id)
+      local lane = lane_of(job)
+      if not lanes[lane] then
+        lanes[lane] = {}
+        names[#names + 1] = lane
+      end
+      local entries = lanes[lane]
+      entries[#entries + 1], entries[#entries + 2], entries.last = job.n, id, job
+    end
+  end
+  many('ZREM', Q .. 'due', due)
+  for _, lane in ipairs(names) do
+    local entries = lanes[lane]
+    count('r', #entries / 2)
+    line_add(entries.last.class, entries.last.group, lane, entries)
+  end
+  -- What the last to join declares counts.
+  table.sort(names, function(one, other) return lanes[one].last.n < lanes[other].last.n end)
+  for _, lane in ipairs(names) do declare(lanes[lane].last) end
   return #due
 end
