@@ -185,6 +185,8 @@ class Crew:
             time.sleep(0.005)
 
     def end(self) -> None:
+        for worker in self._workers:
+            worker.says("ready")  # before, a signal would end it in no order at all
         codes = [worker.end() for worker in self._workers]
         assert self._server.end() == 0
         assert codes == [0] * len(codes)
