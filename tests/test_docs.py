@@ -27,8 +27,9 @@ NOT_RUN = {
     ("README.md", "make demo"): "the demo and the tests themselves have tests",
     ("CONTRIBUTING.md", "make sim"): "runs for as long as one likes",
     ("docs/tutorial.md", "pip install dray"): "the tests run against this checkout",
-    ("docs/workers.md", "# /etc/systemd/system/dray.service"): "needs systemd",
-    ("docs/workers.md", "FROM python"): "needs a container engine",
+    ("docs/deploy-systemd.md", "sudo install"): "needs systemd",
+    ("docs/deploy-docker.md", "export DRAY_API_KEYS"): "needs a container engine",
+    ("docs/deploy-kubernetes.md", "kubectl apply"): "needs a cluster",
     (
         "docs/priorities.md",
         "dray worker -A shop:app -Q default,email",
