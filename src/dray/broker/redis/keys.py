@@ -52,6 +52,16 @@ class Keys:
         return f"dray:{self.namespace}:w:{watcher}"
 
 
+def beside(prefix: str) -> str:
+    """A key under a prefix that is always there, where anything is.
+
+    On a cluster scripts are given both. The prefix itself is no key of anything: while a slot is on its
+    way to another node, one of the two is missing wherever a script is sent, so that it is refused
+    (`TRYAGAIN`) instead of finding half of its keys.
+    """
+    return prefix + ("n" if prefix.count(":") > 2 else "layout")
+
+
 @lru_cache(maxsize=20_000)
 def slot(key: str) -> int:
     """The slot of a key: that of its tag."""

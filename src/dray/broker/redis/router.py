@@ -7,13 +7,14 @@ every other failure is the caller's to know, because the call may have taken eff
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Final
 
 import hiredis
 
 from dray.broker.redis.faults import refused
-from dray.broker.redis.keys import SLOTS, slot
+from dray.broker.redis.keys import SLOTS, beside, slot
 from dray.broker.redis.options import Address, Options
 from dray.broker.redis.scripts import SCRIPTS, Script
 from dray.broker.redis.wire import BlockingLink, Link, Reply, Wire, pack
@@ -21,6 +22,8 @@ from dray.errors import BrokerAway, BrokerError
 
 Arg = str | bytes | int
 REDIRECTS_MAX: Final = 8
+MOVING_PAUSES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds between tries while a slot is on its way to another node."""
 
 
 class Call:
@@ -32,9 +35,11 @@ class Call:
         self.script, self.key, self._args = script, key, args
         self.reply: Reply = None
 
-    def packed(self) -> bytes:
+    def packed(self, cluster: bool = False) -> bytes:
         if self.script is None:
             return pack(*self._args)
+        if cluster and self.key[-1] == ":":
+            return pack("EVALSHA", self.script.sha, 2, self.key, beside(self.key), *self._args)
         return pack("EVALSHA", self.script.sha, 1, self.key, *self._args)
 
 
@@ -56,6 +61,8 @@ class Router:
         self._slots: list[Address] | None = None
         self._home: Address | None = None
         self.cluster = False
+        self._moving = False
+        """A node refused a call because its slot is on its way elsewhere."""
 
     async def open(self) -> Wire:
         """Connect to the first node that answers."""
@@ -115,11 +122,20 @@ class Router:
     async def calls(self, calls: Sequence[Call]) -> list[Reply]:
         """Make calls that do not depend on each other; those to one node travel together, in order."""
         left = list(calls)
-        for _ in range(REDIRECTS_MAX):
+        for tries in range(REDIRECTS_MAX):
             left = await self._try(left)
             if not left:
                 return [call.reply for call in calls]
+            if self._moving and tries < len(MOVING_PAUSES):
+                self._moving = False
+                await self._pause(MOVING_PAUSES[tries])
         raise BrokerAway("the cluster keeps sending calls elsewhere: its slots are being moved; try again")
+
+    async def _pause(self, seconds: float) -> None:
+        if self._blocking:
+            time.sleep(seconds)  # noqa: ASYNC251 (there is no loop here)
+        else:
+            await asyncio.sleep(seconds)
 
     async def _try(self, calls: Sequence[Call]) -> list[Call]:
         """Make calls; returns those that were not carried out and should be made again."""
@@ -145,7 +161,8 @@ class Router:
 
     async def _exchange(self, wire: Wire, calls: list[Call]) -> list[Call]:
         try:
-            replies = await wire.exchange(b"".join([call.packed() for call in calls]), len(calls))
+            packed = b"".join([call.packed(self.cluster) for call in calls])
+            replies = await wire.exchange(packed, len(calls))
         except BrokerAway:
             self._slots = None  # a node that is gone may have been replaced
             raise
@@ -176,20 +193,26 @@ class Router:
             await self._map(wire)
             return True
         if code == "ASK":
-            await self._ask(_address(rest.split()[1].encode(), wire.address), call)
-            return False
+            return await self._ask(_address(rest.split()[1].encode(), wire.address), call)
+        if code == "TRYAGAIN":
+            self._moving = True
+            return True
         raise refused(wire.address, text)
 
-    async def _ask(self, address: Address, call: Call) -> None:
-        """The slot is on its way to another node, which answers for this once."""
+    async def _ask(self, address: Address, call: Call) -> bool:
+        """The slot is on its way to another node, which answers for this once. Whether to try again."""
         wire = await self.link(address)
-        parts = [pack("ASKING"), call.packed()]
+        parts = [pack("ASKING"), call.packed(self.cluster)]
         if call.script is not None:
             parts.insert(0, pack("SCRIPT", "LOAD", call.script.source))
         *_, reply = await wire.exchange(b"".join(parts), len(parts))
         if isinstance(reply, hiredis.ReplyError):
+            self._moving = str(reply).startswith("TRYAGAIN")
+            if self._moving:
+                return True
             raise refused(address, str(reply))
         call.reply = reply
+        return False
 
     async def _map(self, wire: Wire) -> None:
         """Learn which node serves which slots."""
