@@ -14,8 +14,9 @@ from dray.serve.feed import Hub
 from dray.serve.rpc.statuses import Context
 
 T = TypeVar("T")
-MARGIN: Final = 0.1
-"""Seconds before its deadline at which a wait ends, so that the answer arrives in time."""
+MARGIN_MIN: Final = 0.1
+MARGIN_MAX: Final = 1.0
+"""Seconds before its deadline at which a wait ends, so that the answer is in time: a tenth of what is left."""
 
 
 class Shared:
@@ -48,7 +49,9 @@ class Calling:
     def patience(self, wanted: float | None) -> float | None:
         """Seconds to wait for something: as wanted, but not beyond the deadline. None: for ever."""
         left: float | None = self.context.time_remaining()  # its stubs forget that there may be none
-        until = math.inf if left is None else max(0.0, left - MARGIN)
+        until = math.inf
+        if left is not None:
+            until = max(0.0, left - min(max(left / 10, MARGIN_MIN), MARGIN_MAX))
         least = min(math.inf if wanted is None else wanted, until)
         return None if math.isinf(least) else least
 
