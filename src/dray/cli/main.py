@@ -32,14 +32,14 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Jobs": {
         "enqueue": ("enqueue", "Enqueue a job from the shell."),
-        "jobs": ("jobs", "List, show, cancel, retry and delete jobs."),
+        "jobs": ("jobs", "List, show, cancel, retry, reschedule and delete jobs."),
         "why": ("jobs", "Tell why a job stands where it stands."),
         "dead": ("dead", "List, replay and purge dead jobs."),
     },
     "Operate": {
         "queues": ("queues", "List, pause, resume, limit and purge queues."),
         "workers": ("workers", "See who is at work."),
-        "schedules": ("schedules", "List, make, change, pause and trigger schedules."),
+        "schedules": ("schedules", "List, make, change, pause, trigger and delete schedules."),
         "keys": ("keys", "Make, list and revoke keys of the server."),
     },
     "Check": {

@@ -29,7 +29,7 @@ UPCOMING = 5
 
 @click.group("schedules", cls=Suggesting)
 def schedules_command() -> None:
-    """List, show, create, change, pause, resume, trigger and delete schedules."""
+    """List, make, change, pause, trigger and delete schedules."""
 
 
 @schedules_command.command("ls")
