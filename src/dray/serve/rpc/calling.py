@@ -16,7 +16,7 @@ from dray.serve.rpc.statuses import Context
 T = TypeVar("T")
 MARGIN_MIN: Final = 0.1
 MARGIN_MAX: Final = 1.0
-"""Seconds before its deadline at which a wait ends, so that the answer is in time: a tenth of what is left."""
+"""Seconds before its deadline at which a wait ends, so that the answer is in time: a tenth of the rest."""
 
 
 class Shared:
