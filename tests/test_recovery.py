@@ -21,9 +21,13 @@ from damage import HOUR, QUEUE, check_sound, furnish, swept
 from redis_server import Server, running
 
 from dray.broker import Broker, connect
+from dray.broker.memory.broker import MemoryBroker
 from dray.broker.verbs import Beat, Cancel, Filter, Ids, JobAction, Reschedule, Scope, SetLimits, run_blocking
 from dray.errors import SessionLost, UnknownDependency
 from dray.job import Job, Outcome, OutcomeKind
+from dray.recovery import read_repairs
+from dray.worker.duties import Sweep
+from dray.worker.lifeline import Lifeline
 
 SECONDS = 2.5
 SWEEPER = """
@@ -221,3 +225,22 @@ def test_a_clock_that_jumps_breaks_nothing(url: str) -> None:
         assert run_blocking(broker.audit()) == []
     run_blocking(check_sound(broker, now, set()))
     run_blocking(broker.close())
+
+
+def test_whoever_has_the_duties_warns_of_repairs_and_adds_them_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        broker, now = MemoryBroker(), time.time_ns() // 1_000_000
+        await furnish(broker, now)
+        line, upkeep = Lifeline(broker, 30.0), Sweep(1000)
+        await upkeep.step(line)
+        assert (await read_repairs(broker)).counts == {}
+        for _ in range(2):
+            broker._world.keys.clear()
+            await upkeep.step(line)
+        repairs = await read_repairs(broker)
+        assert (repairs.counts, repairs.latest) == ({"key": 4}, {"key": 2})
+        assert 0 < repairs.first <= repairs.last
+
+    with caplog.at_level("WARNING", "dray.recovery"):
+        asyncio.run(play())
+    assert caplog.text.count("has been repaired: 2 × key (unique keys without a job") == 2
