@@ -32,10 +32,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["memory", "sqlite", "valkey"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+@pytest.fixture(params=["memory blocking", "memory awaited", "sqlite blocking", "valkey awaited"])
+def how(request: pytest.FixtureRequest) -> list[str]:
+    """Which broker, and in which form the calls are made."""
+    words: str = request.param
+    return words.split()
+
+
+@pytest.fixture
+def app(request: pytest.FixtureRequest, how: list[str], tmp_path: Path) -> Iterator[App]:
     urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}
-    url = urls.get(request.param)
+    url = urls.get(how[0])
     if url is None:
         server: Server = request.getfixturevalue("server")
         server.command("FLUSHALL")
@@ -45,9 +52,9 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     app.close()
 
 
-@pytest.fixture(params=["blocking", "awaited"])
-def say(request: pytest.FixtureRequest, app: App) -> Iterator[Say]:
-    if request.param == "blocking":
+@pytest.fixture
+def say(how: list[str], app: App) -> Iterator[Say]:
+    if how[1] == "blocking":
         yield Say(None)
         return
     with asyncio.Runner() as runner:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from dray.broker.verbs import Broker, Limits, Query, QueueInfo, Usage
-from dray.duration import format_duration
+from dray.duration import SECOND, format_duration
 from dray.info import moment
 from dray.job import Job, Record, State
 from dray.policy import Rate
@@ -119,8 +119,11 @@ def _too_fast(usage: Usage, rates: list[tuple[str, str, Rate]]) -> Reason | None
     if not found:
         return None
     free, what, scope, rate = max(found, key=lambda one: one[0])
-    wait = format_duration(max(1, free - usage.now))
-    text = f"{what} may start {rate}, and has: the next may start in {wait}, at {clock_time(free)}"
+    wait = max(1, free - usage.now)
+    if wait > SECOND:
+        wait = -(-wait // SECOND) * SECOND
+    when = f"in {format_duration(wait)}, at {clock_time(free)}"
+    text = f"{what} may start {rate}, and has: the next may start {when}"
     details: dict[str, Any] = {
         "limit": "rate",
         "scope": scope,
