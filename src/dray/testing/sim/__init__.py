@@ -26,6 +26,7 @@ all its runs when told, and all slots and keys must be free. The same seed gives
     overseer.py    the eye on one executor: its calls, its replies, its runs
     stage.py       one run from start to reckoning
     explorer.py    `simulate`, `explore`, `shrink`
+    calendar.py    a day of schedules, with the same loop and network and another reckoning
 
 The invariants, by the names reported. Of the broker: `lost` `ids` `keys` `repeats` (acceptance); `fencing`
 `runs` `outcomes` `completions` `sessions` (validity); `max_running` `rate` `bounds` `pause` `slots`
