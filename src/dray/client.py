@@ -135,7 +135,6 @@ class AwaitedLink:
         waiting = self._outgoing.get(durability)
         if waiting is None:
             return await self._lead(job, durability)
-        check_job(job)  # here, so that one wrong job does not fail its neighbours
         future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
         waiting.append((job, future))
         return await future
@@ -144,9 +143,7 @@ class AwaitedLink:
         others = self._outgoing[durability] = []
         try:
             await asyncio.sleep(0)
-            if others:
-                check_job(job)
-        except BaseException:  # it gave up, or is wrong; the others are neither
+        except BaseException:  # it gave up; the others have not
             self._dispatch(durability)
             raise
         if not others:
@@ -170,6 +167,10 @@ class AwaitedLink:
         try:
             replies = await self.broker.put([job for job, _ in batch], durability=durability)
         except BaseException as error:
+            if isinstance(error, InvalidInput) and len(right := _right(batch)) < len(batch):
+                if right:  # nothing was put: one wrong job must not fail its neighbours
+                    await self._send(right, durability)
+                return
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error) if isinstance(error, Exception) else future.cancel()
@@ -238,6 +239,20 @@ class AwaitedLink:
 
 
 _Sent = tuple[Job, asyncio.Future[Accepted]]
+
+
+def _right(batch: list[_Sent]) -> list[_Sent]:
+    """Those without a fault; whoever sent another is told which."""
+    right = []
+    for job, future in batch:
+        try:
+            check_job(job)
+        except InvalidInput as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            right.append((job, future))
+    return right
 
 
 async def _watch(broker: Broker, watches: Watches, watching: Watching, ids: Sequence[str]) -> None:
