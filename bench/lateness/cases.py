@@ -115,9 +115,9 @@ class Bench:
             raise RuntimeError(
                 f"putting {count} jobs took {time.time() - began:.0f} s: too long for this plan"
             )
-        time.sleep(early)
-        urgent, size = 0, self._size() + count * PAIR.size
         cursor, ready = self.app.client.block(_promoted, None)
+        time.sleep(max(0.0, due - time.time()))
+        urgent, size = 0, self._size() + count * PAIR.size
         while self._size() < size + urgent * PAIR.size and time.time() < due + 300:
             self.put([self.call(-time.time(), delayed=False, priority=0)])
             urgent += 1
