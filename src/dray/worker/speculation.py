@@ -32,7 +32,7 @@ STATS_EVERY: Final = 5.0
 LOOK_EVERY: Final = 1.0
 PAGES: Final = 5
 """How many pages of running jobs one step looks at."""
-SHARE_OF_TIME: Final = 0.05
+SHARE_OF_TIME: Final = 0.1
 """How much of its time the duty may spend looking."""
 
 
