@@ -292,27 +292,31 @@ class _Fetch:
     def __init__(self, app: App, link: Link, max_bytes: int | None) -> None:
         self._app, self._codecs, self._max_payload = app, app.codecs, app.settings.max_payload
         self._link, self._broker, self._max_bytes = link, link.broker, max_bytes
-        self._token = Token(secrets.token_bytes(16), 0, 0, 0)
-        self.session = self._token.session
-        self._request = 0
         self._marked: str | None = None
 
     async def run(
         self, queues: tuple[str, ...], filter: Filter, limit: int, lease: int, wait: float
     ) -> list[HeldJob]:
-        self._token = msgspec.structs.replace(self._token, lease=lease)
         end = self._link.time() + wait
-        held: list[HeldJob] = []
         try:
-            while not (held := await self._try(queues, filter, limit)):
+            while True:
+                self._name_session(lease)
+                if held := await self._try(queues, filter, limit):
+                    return held
+                # Whoever waits holds nothing: its session must not look like one that was lost.
+                await self._broker.release(self.session, suspect=False)
                 left = end - self._link.time()
                 if left <= 0:
-                    break
+                    return []
                 await self._broker.wait(Interest(queues=queues, filter=filter), min(left, _LOOK_AGAIN))
-            return held
-        finally:
-            if not held:
-                await self._undo()
+        except BaseException:
+            await self._undo()
+            raise
+
+    def _name_session(self, lease: int) -> None:
+        """No name is used twice, so that a late copy of an old call finds nothing."""
+        self._token = Token(secrets.token_bytes(16), 0, 0, lease)
+        self.session, self._request = self._token.session, 0
 
     async def _undo(self) -> None:
         """Nobody gets anything of it: whatever was taken, or is just being taken, is free again."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
 from collections.abc import Callable
 
 from dray.app import App
+from dray.errors import DrayError
 from dray.worker.duties import Duties, Sweep
 from dray.worker.lifeline import Lifeline
+
+log = logging.getLogger("dray.serve")
 
 
 class Upkeep:
@@ -32,7 +36,11 @@ class Upkeep:
 
     async def _run(self) -> None:
         settings = self._app.settings
-        line = await Lifeline.open(self._app.connect, settings.lease / 1000)
+        try:
+            line = await Lifeline.open(self._app.connect, settings.lease / 1000)
+        except DrayError as error:  # not away, but wrong: nothing will work before somebody mends it
+            log.error("the broker cannot be used: %s", error)
+            return
         duties = Duties(
             line,
             f"server-{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(3)}",
