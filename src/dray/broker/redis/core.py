@@ -19,7 +19,7 @@ LAYOUT: Final = 1
 """The version of the key map. A change that older code cannot live with makes it higher."""
 ASK_TIME_EVERY: Final = 60_000_000
 """Microseconds."""
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Core:
@@ -162,5 +162,5 @@ class Core:
 
 
 def _steady() -> int:
-    """Microseconds of a clock that nobody sets, and that goes on while the machine sleeps."""
-    return time.clock_gettime_ns(_CLOCK) // 1000
+    """Microseconds of a clock that nobody sets; on Linux one that goes on while the machine sleeps."""
+    return (time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)) // 1000
