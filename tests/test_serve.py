@@ -13,6 +13,7 @@ import pytest
 from served import Served, events, serving
 
 from dray.job import OutcomeKind
+from dray.serve.feed import write_cursor
 
 NUMBERS = count()
 
@@ -264,6 +265,7 @@ def test_a_dead_and_a_cancelled_job_have_an_error(http: httpx.Client, served: Se
 
 def test_queues_are_paused_limited_and_purged(http: httpx.Client) -> None:
     post(http, "add", 1, queue="busy")
+    assert http.get("/api/stats").json()["counts"]["ready"] > 0
     paused = http.post("/api/queues/busy/pause", json={"reason": "lunch"}).json()
     assert (paused["paused"]["reason"], paused["counts"]["ready"]) == ("lunch", 1)
     assert http.post("/api/queues/busy/resume").json()["paused"] is None
@@ -276,7 +278,6 @@ def test_queues_are_paused_limited_and_purged(http: httpx.Client) -> None:
     assert http.post("/api/queues/busy/purge").json()["count"] == 1
     listed = {queue["name"]: queue for queue in http.get("/api/queues").json()["queues"]}
     assert listed["busy"]["counts"]["ready"] == 0
-    assert http.get("/api/stats").json()["counts"]["ready"] > 0
     assert http.get("/api/workers").json() == {"workers": []}
     assert error(http.post("/api/queues/a%20b/pause")) == (422, "invalid_queue", "queue")
 
@@ -349,7 +350,8 @@ def test_events_go_on_where_a_client_left_off(http: httpx.Client, served: Served
                     if len(seen) >= len(expected):
                         break
             assert seen == expected
-    assert error(http.get("/api/events", headers={"Last-Event-ID": "junk!"}))[0] == 422
+    for wrong in ("junk!", "e30x", write_cursor({"a": -1}).decode(), write_cursor({"a b": 1}).decode()):
+        assert error(http.get("/api/events", headers={"Last-Event-ID": wrong}))[0] == 422
 
 
 # all requests

@@ -13,7 +13,7 @@ import binascii
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ from dray.app import App
 from dray.broker.verbs import Entry, Feed
 from dray.errors import BrokerError
 from dray.info import moment
-from dray.serve.models import EventsQuery, Out
+from dray.serve.models import EventsQuery, Name, Out
 from dray.serve.refusals import Refused, forbidden
 from dray.serve.routes import Ask, Reply, Route
 
@@ -31,6 +31,8 @@ AWAY_PAUSE: Final = 1.0
 PING_EVERY: Final = 15.0
 BEHIND_MAX: Final = 256
 """Readings of the feed that wait for a slow client; one that is further behind gets a gap."""
+QUEUES_MAX: Final = 100_000
+"""Queues that a client's cursor may name."""
 _COME_BACK: Final = b"retry: 2000\n\n"
 
 log = logging.getLogger("dray.serve")
@@ -202,6 +204,8 @@ async def _stream(
                 yield b": still here\n\n"
             for message in () if feed is None else place.messages(feed):
                 yield message
+    except BrokerError as error:  # the client comes back, and goes on where it was
+        log.warning("events: %s", error)
     finally:
         ask.hub.leave(follower)
 
@@ -225,10 +229,13 @@ def write_cursor(cursor: Mapping[str, int]) -> bytes:
 def read_cursor(text: str) -> dict[str, int]:
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        return msgspec.json.decode(data, type=dict[str, int])
+        cursor = msgspec.json.decode(data, type=dict[Name, Annotated[int, msgspec.Meta(ge=0, lt=2**53)]])
+        if len(cursor) <= QUEUES_MAX:
+            return cursor
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        message = "only the id of an earlier event is allowed"
-        raise Refused(422, "invalid_last_event_id", message, "Last-Event-ID") from None
+        pass
+    message = "only the id of an earlier event is allowed"
+    raise Refused(422, "invalid_last_event_id", message, "Last-Event-ID")
 
 
 ROUTES: Final = (
