@@ -735,8 +735,7 @@ def test_a_job_whose_bytes_cannot_be_read_is_buried_with_them_and_its_neighbours
         assert record.job.payload == kept[id]
         assert record.job.task == "t"
     assert states(broker, ["running", "done", "first", "dependency", "last"]) == {State.SUCCEEDED}
-    missing = len(broken) if how == "row removed" else 0
-    assert len(run_blocking(broker.audit())) == missing
+    assert run_blocking(broker.audit()) == []
 
 
 def test_bytes_of_another_job_are_as_bad_as_none(broker: Broker, path: Path) -> None:
