@@ -93,7 +93,7 @@ def test_all_processes_of_a_worker_keep_to_one_pace(shell: Shell) -> None:
 def keeps_to(text: str, starts: list[int], slack: int) -> None:
     """In no stretch more than the rate allows.
 
-    Starts are told by the clock of the broker, which a job that was paid for may reach late: machines are busy.
+    Starts are told by the clock of the broker, which a job that was paid for may reach late.
     By so many milliseconds (`slack`) two of them may come nearer to each other.
     """
     rate = Rate.parse(text)
