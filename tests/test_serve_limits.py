@@ -1,0 +1,90 @@
+"""Bounds of the service, without a network: rooms, rates, and what a caller reaches."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dray import App
+from dray.serve import asgi
+from dray.serve.callers import Caller
+from dray.serve.limits import CALLERS_MAX, Room, Turnstile
+from dray.serve.refusals import Refused
+from dray.serve.shields import is_loopback
+
+
+def test_a_full_room_sends_away_and_is_free_again_also_after_an_error() -> None:
+    room = Room(1, "requests")
+    with room.enter():
+        with pytest.raises(Refused) as caught, room.enter():
+            pass
+        assert (caught.value.status, caught.value.headers["Retry-After"]) == (503, "1")
+    with pytest.raises(ValueError, match="inside"), room.enter():
+        raise ValueError("inside")
+    assert room.taken == 0
+
+
+def test_each_caller_has_a_rate_of_its_own_and_few_are_remembered() -> None:
+    turnstile = Turnstile("1/d+2")
+    for caller in ("a", "a", "b"):
+        turnstile.pass_one(caller)
+    with pytest.raises(Refused) as caught:
+        turnstile.pass_one("a")
+    assert caught.value.status == 429
+    assert int(caught.value.headers["Retry-After"]) > 80_000
+    for number in range(CALLERS_MAX):
+        turnstile.pass_one(str(number))
+    assert len(turnstile._used) == CALLERS_MAX
+    turnstile.pass_one("a")
+
+
+def test_requests_beyond_the_bound_are_shed(tmp_path: Path) -> None:
+    app = App("shop", broker=f"sqlite:///{tmp_path / 'jobs.db'}", max_requests=2, accept_unknown_tasks=True)
+    service = asgi(app, open=True)
+
+    async def storm() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(service)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            bodies = [{"task": "t", "id": f"j-{number}"} for number in range(20)]
+            return await asyncio.gather(*(http.post("/api/jobs", json=body) for body in bodies))
+
+    replies = asyncio.run(storm())
+    accepted = {reply.json()["id"] for reply in replies if reply.status_code == 201}
+    shed = [reply for reply in replies if reply.status_code == 503]
+    assert len(accepted) + len(shed) == 20
+    assert accepted
+    assert shed
+    assert {reply.json()["error"]["code"] for reply in shed} == {"overloaded"}
+    assert {info.id for info in app.jobs.find(limit=None)} == accepted
+    app.close()
+
+
+def test_scopes_of_a_caller_are_what_it_reaches_and_no_more() -> None:
+    caller = Caller("k", "k", frozenset({"read"}), frozenset({"a", "b"}), frozenset({"t"}))
+    assert caller.scopes() == [("a", "t"), ("b", "t")]
+    assert caller.scopes("a") == [("a", "t")]
+    for queue, task in (("c", None), (None, "u")):
+        with pytest.raises(Refused):
+            caller.scopes(queue, task)
+    assert not caller.may("submit")
+    assert Caller("k", "k", frozenset({"admin"})).scopes() == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("[::]", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+    ],
+)
+def test_what_only_this_machine_reaches(host: str, here: bool) -> None:
+    assert is_loopback(host) is here
