@@ -24,7 +24,7 @@ from dray.broker.redis.keys import BUCKETS
 from dray.broker.redis.router import Arg, command, script
 from dray.broker.redis.rows import BY_BYTE
 from dray.broker.repairs import found
-from dray.job import State, queue_of
+from dray.job import FINISHED, State, queue_of
 
 LOOK: Final = 200
 """How many entries of each kind one sweep looks at in a queue."""
@@ -96,8 +96,7 @@ class Mending:
             for session, epoch in zip(late[::2], late[1::2], strict=True):
                 await self._session(name, session.decode(), int(epoch))
             self.core.looked_at[name] = start + LOOK if len(waiting) == LOOK else 0
-            pairs = [(id.decode(), word.decode()) for id, *words in waiting for word in words]
-            await self._look_at_waits(pairs, name)
+            await self._look_at_waits(waiting, name)
 
     async def _session(self, queue: str, session: str, epoch: int) -> None:
         state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session, ""))
@@ -113,8 +112,10 @@ class Mending:
             lease = (session, epoch, facts[1], facts[2])
             await self.core.call(self.core.on_queue("renew_lease", queue, self.now, *lease))
 
-    async def _look_at_waits(self, pairs: Sequence[tuple[str, str]], queue: str) -> None:
-        """Pairs (dependant, dependency) as the dependant's queue has them."""
+    async def _look_at_waits(self, waiting: Sequence[Sequence[bytes]], queue: str) -> None:
+        """Waiting jobs (id, orphan, dependencies) as their queue has them."""
+        pairs = [(id.decode(), word.decode()) for id, _, *words in waiting for word in words]
+        patient = {id.decode() for id, orphan, *_ in waiting if orphan == b"wait"}
         places = await locate(self.core, {dependency for _, dependency in pairs})
         parts: dict[str, list[tuple[str, str]]] = {}
         for dependant, dependency in pairs:
@@ -124,15 +125,20 @@ class Mending:
             for (dependency, dependant), (state, told) in zip(
                 part, await self._told(home, part), strict=True
             ):
-                if state is not None and (state.finished or not told):
+                ended = state is State.SUCCEEDED or (dependant not in patient and state in FINISHED)
+                if state is not None and (ended or not told):
                     self._doubt([Doubt("wait", dependant, dependency, queue)])
 
     async def _look_at_edges(self, pairs: Sequence[tuple[str, str]], home: str) -> None:
         """Pairs (dependency, dependant) as the dependency's queue has them."""
         places = await locate(self.core, {dependant for _, dependant in pairs})
+        parts: dict[str, list[tuple[str, str]]] = {}
         for dependency, dependant in pairs:
-            if not await self._waits(places.get(dependant), dependant, dependency):
-                self._doubt([Doubt("edge", dependant, dependency, home)])
+            parts.setdefault(places.get(dependant, ""), []).append((dependant, dependency))
+        for queue, part in parts.items():
+            waits = await self._wait(queue, part)
+            lost = [pair for pair, wait in zip(part, waits, strict=True) if not wait]
+            self._doubt(Doubt("edge", dependant, dependency, home) for dependant, dependency in lost)
 
     async def _told(self, home: str, pairs: Sequence[tuple[str, str]]) -> list[tuple[State | None, bool]]:
         args: list[Arg] = [word for pair in pairs for word in pair]
@@ -142,11 +148,13 @@ class Mending:
             for state, told in zip(reply[::2], reply[1::2], strict=True)
         ]
 
-    async def _waits(self, queue: str | None, dependant: str, dependency: str) -> bool:
-        if queue is None:
-            return False
-        call = self.core.on_queue("edge", queue, 0, "waits", dependant, dependency)
-        return bool((await self.core.call(call))[0])
+    async def _wait(self, queue: str, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Per pair (dependant of this queue, dependency) whether it waits; nobody does in no queue."""
+        if not queue:
+            return [False] * len(pairs)
+        args: list[Arg] = [word for pair in pairs for word in pair]
+        reply = await self.core.call(self.core.on_queue("edge", queue, 0, "waits", *args))
+        return [bool(waits) for waits in reply]
 
     # the directory
 
@@ -195,7 +203,7 @@ class Mending:
     async def _tell(self, doubt: Doubt) -> None:
         """A job waits for one that has ended, or that does not know of it."""
         home = (await locate(self.core, [doubt.other])).get(doubt.other)
-        if home is None or not await self._waits(doubt.queue, doubt.id, doubt.other):
+        if home is None or not (await self._wait(doubt.queue, [(doubt.id, doubt.other)]))[0]:
             return
         letter, added = await self.core.call(self.core.on_queue("depend", home, 0, doubt.other, doubt.id))
         self.repairs["dependency"] += added
@@ -212,7 +220,7 @@ class Mending:
         """A job is told of an end that it does not wait for."""
         places = await locate(self.core, [doubt.id])
         told = await self._told(doubt.queue, [(doubt.other, doubt.id)])
-        if told[0][1] and not await self._waits(places.get(doubt.id), doubt.id, doubt.other):
+        if told[0][1] and not (await self._wait(places.get(doubt.id, ""), [(doubt.id, doubt.other)]))[0]:
             self.repairs["dependency"] += 1
             call = self.core.on_queue("undepend", doubt.queue, 0, doubt.other, doubt.id)
             await free(self.core, doubt.queue, [id.decode() for id in await self.core.call(call)])

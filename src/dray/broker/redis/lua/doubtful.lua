@@ -2,7 +2,7 @@
 -- uses: base job
 --
 -- ARGV[3] how many waiting jobs to step over  [4] how many to look at
--- returns {sessions past their lease as this queue knows it: name, epoch, ..., waiting jobs: {id, dependency, ...}}
+-- returns {sessions past their lease as this queue knows it: name, epoch, ..., waiting jobs: {id, orphan, dependency, ...}}
 local late, waiting = {}, {}
 local sessions = call('HGETALL', Q .. 's')
 for i = 1, #sessions, 2 do
@@ -12,6 +12,6 @@ end
 local from = tonumber(ARGV[3])
 for _, id in ipairs(call('ZRANGE', Q .. 'waiting', from, from + tonumber(ARGV[4]) - 1)) do
   local job = load(id)
-  if job and job.w then waiting[#waiting + 1] = { id, unpack(job.w) } end
+  if job and job.w then waiting[#waiting + 1] = { id, job.o.or_ or '', unpack(job.w) } end
 end
 return { late, waiting }
