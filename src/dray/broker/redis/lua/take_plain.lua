@@ -15,8 +15,9 @@ local function plainly()
     now = tonumber(at)
   end
   if now >= cmsgpack.unpack(lease).x then return end
-  if call('EXISTS', Q .. 'blocked', Q .. 'offer', Q .. 'set', Q .. 'class') > 0 then return end
-  if call('ZCOUNT', Q .. 'due', '-inf', at) > 0 then return end
+  local special = call('EXISTS', Q .. 'blocked', Q .. 'offer', Q .. 'set', Q .. 'class', Q .. 'due')
+  if special > 1 or (special == 1 and call('EXISTS', Q .. 'due') == 0) then return end
+  if special == 1 and call('ZCOUNT', Q .. 'due', '-inf', at) > 0 then return end
 
   -- Names have no characters that JSON writes otherwise.
   local version, tasks, priorities = tonumber(ARGV[7]), ARGV[8], ARGV[9]
