@@ -78,8 +78,8 @@ def test_the_example_counts_words_rejects_and_stops_when_told(folder: Path, app:
         told = slow.info().progress
         assert told is None or told.total == 8
         assert slow.get(timeout=60) == list("ABCDEFGH")
-        last = node.enqueue("words.each", "a b c", pause=0.1)
-        wait_until(lambda: last.status() is State.RUNNING, "it does not start")
+        last = node.enqueue("words.each", "a b c", pause=0.3)
+        wait_until(lambda: last.status() is not State.READY, "it does not start")
         assert worker.end() == 0
         assert last.get(timeout=5) == ["A", "B", "C"], "what ran when it was told to stop was finished"
     finally:

@@ -66,7 +66,12 @@ export class Worker {
   }
 
   /** Work until `stop` is called. */
-  async run() {
+  run() {
+    this.loop = this.serve();
+    return this.loop;
+  }
+
+  async serve() {
     let pause = 0.1;
     while (!this.stopping.signal.aborted) {
       try {
@@ -86,9 +91,10 @@ export class Worker {
   /** Fetch nothing more, let jobs finish for `grace` seconds, and give back what is left. */
   async stop(grace = 30) {
     this.stopping.abort();
-    await Promise.race([this.all(), sleep(grace, { unref: true })]);
+    const over = this.loop.catch(() => {}).then(() => this.all());
+    await Promise.race([over, sleep(grace, { unref: true })]);
     for (const { stop } of this.running.values()) stop.abort('leaving');
-    await this.all();
+    await over;
     this.client.close();
   }
 
@@ -104,12 +110,15 @@ export class Worker {
     return jobs;
   }
 
-  /** Begin a job; a suspect alone: if it kills this process, it is to blame and no other. */
+  /** Begin a job, unless it came too late; a suspect alone: if it kills this process, it is to blame and no other. */
   async accept(job) {
-    if (!job.suspect) return this.begin(job);
-    if (this.running.size) await this.settle(job, ['Nack', { id: job.id, token: job.token, kind: 'NACK_KIND_GIVE_BACK' }]);
-    else this.begin(job);
-    await this.all();
+    const { id, token } = job;
+    if (this.stopping.signal.aborted || (job.suspect && this.running.size)) {
+      await this.settle(job, ['Nack', { id, token, kind: 'NACK_KIND_GIVE_BACK' }]);
+    } else {
+      this.begin(job);
+    }
+    if (job.suspect) await this.all();
   }
 
   ends() {
