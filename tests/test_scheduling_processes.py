@@ -94,6 +94,13 @@ class Office:
     def roster(self) -> list[WorkerInfo]:
         return run_blocking(read_workers(self.broker))
 
+    def all_have_come(self) -> None:
+        came: set[str] = set()
+        while len(came) < len(self.staff):
+            assert all(process.poll() is None for process in self.staff), (self.folder / "log").read_text()
+            came |= {info.id for info in self.roster()}
+            time.sleep(0.05)
+
     def process_of(self, worker: str) -> subprocess.Popen[str]:
         pid = next(info.pid for info in self.roster() if info.id == worker)
         return next(process for process in self.staff if process.pid == pid)
@@ -151,7 +158,7 @@ def store(kind: str, folder: Path) -> Iterator[str]:
 def test_every_tick_makes_one_job_whatever_befalls_the_schedulers(office: Office) -> None:
     for _ in range(5):
         office.hire()
-    until(lambda: len(office.roster()) == 5, "five schedulers")
+    office.all_have_come()
     first = office.open_schedules()
     frozen = office.another_leads(than=None)
     office.ticks_go_on()
