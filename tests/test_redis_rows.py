@@ -77,6 +77,6 @@ def test_a_job_that_says_anything_special_keeps_all_of_its_envelope(field: str) 
     texts = {"key", "group", "rate_key", "running_key", "parent", "isolate", "id", "task", "queue"}
     named = {**dict.fromkeys(texts, "name"), "rate": "5/m", "backoff": "fixed(1s)", "orphan": "run"}
     special = named.get(field, other[type(default)])
-    job = Job(**{"id": "i", "task": "t", field: special})
+    job = msgspec.structs.replace(Job(id="i", task="t"), **{field: special})
     whole = read_body(body(job, 1, None, None))
     assert whole.job(job.queue, job.id, f"{job.priority}|{job.task}|{job.version}") == job
