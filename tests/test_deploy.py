@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from dray.cli.main import cli
 from dray.settings import load
