@@ -27,9 +27,6 @@ from dray.serve.routes import Ask, Reply, Route
 SCAN_MAX: Final = 5000
 """Jobs that one request looks through for a text."""
 
-_AT_ONCE: Final = 5.0
-"""Seconds to read the result of a job that has ended; more than enough, unless it was retried meanwhile."""
-
 
 async def seen(ask: Ask) -> JobInfo:
     """The job that the path names; one that is none of the caller's business does not exist for it."""
@@ -112,8 +109,7 @@ async def result(ask: Ask) -> Reply:
     if not info.status.finished and not query.wait:
         return Reply(ResultOut(id=info.id, status=info.status), 202)
     try:
-        wait = _AT_ONCE if info.status.finished else query.wait
-        value = await ask.unless_leaving(_wrapped(ask, info.id, wait))
+        value = await ask.unless_leaving(_wrapped(ask, info.id, query.wait))
     except JobTimeout:
         value = None
     except JobFailed as error:
