@@ -44,6 +44,8 @@ class Speculation:
         """Those whose jobs may get a second run."""
         self._read_at: float | None = None
         self._cursor: str | None = None
+        self._made: dict[str, str] = {}
+        """Offers that were made, by job: its task."""
 
     async def step(self, line: Lifeline) -> float:
         began = line.monotonic()
@@ -66,9 +68,14 @@ class Speculation:
             chosen = choose(second, slow.get(task, []))
             if (changed or chosen) and not await write_second_runs(broker, task, second, version):
                 continue  # somebody else does this too, and was quicker
-            # Those of before are offered once more: whoever wrote them down may have died before he did it.
-            if second.offered:
-                await broker.edit(Ids(tuple(second.offered)), Speculate())
+            # Whoever wrote down the others may have died before they were offered.
+            unsure = [id for id in second.offered if id not in self._made]
+            if unsure:
+                await broker.edit(Ids(tuple(unsure)), Speculate())
+                self._made.update(dict.fromkeys(unsure, task))
+            over = [id for id, of in self._made.items() if of == task and id not in second.offered]
+            for id in over:
+                del self._made[id]
 
     async def _slow(self, broker: Broker) -> dict[str, list[Record]]:
         """Jobs that run for too long, the slowest first; of a long list, a stretch at a time."""

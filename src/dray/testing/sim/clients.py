@@ -34,7 +34,6 @@ from dray.testing.sim.plan import Plan
 from dray.testing.sim.script import TASKS, Script
 from dray.worker.duties import Duties, Duty, Sweep
 from dray.worker.lifeline import Lifeline
-from dray.worker.stats import Archive
 
 
 class Wait:
@@ -92,7 +91,7 @@ async def sweep(board: Board, name: str, broker: Broker, dice: random.Random) ->
     interval = dice.choice([500, 1000])
     duties: list[Duty] = [Sweep(interval)]
     if board.plan.has("stragglers"):
-        duties += [Archive(int(lease * 1000)), board.speculation()]
+        duties.append(board.speculation())
     await Duties(line, name, duties, lease=int(lease * 1000), interval=interval).run()
 
 

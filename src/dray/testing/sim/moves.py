@@ -41,6 +41,7 @@ class Moves:
         self.lapsed: dict[str, Sitting] = {}
         """The sessions that the step at hand may end."""
         self.runs: Counter[str] = Counter()
+        self.helped: dict[tuple[str, int], None] = {}
         self.second_runs: Counter[str] = Counter()
         """By task: all runs, and the second ones that the duty is answerable for."""
         self._numbers = 0
@@ -192,7 +193,11 @@ class Moves:
         self.bounds.check_start(life, (other for other in self.lives.values() if other.runs), now)
 
     def _check_budget(self, life: Life) -> None:
-        task = life.job.task
+        """A run that is helped twice counts once: an offer whose reply was lost is made again."""
+        task, helped = life.job.task, (life.id, min(life.runs))
+        if helped in self.helped:
+            return
+        self.helped[helped] = None
         self.second_runs[task] += 1
         if self.second_runs[task] > SHARE * self.runs[task]:
             text = f"{self.second_runs[task]} second runs of {task} for {self.runs[task]} in all"
