@@ -17,7 +17,7 @@ from dray.broker import connect
 from dray.broker.verbs import Broker
 from dray.job import Job, Taken
 from dray.roster import WorkerInfo, write_worker
-from dray.stats import Tally, read_stats, read_tallies
+from dray.stats import OTHER, Tally, read_stats, read_tallies
 from dray.worker.accounting import (
     AT_LEAST,
     EVERY_STEP,
@@ -31,7 +31,7 @@ from dray.worker.accounting import (
 )
 from dray.worker.channel import Measured, Message
 from dray.worker.lifeline import Lifeline
-from dray.worker.stats import Archive, Books, busiest
+from dray.worker.stats import Archive, Books
 
 NOW = 1_700_000_000_000
 
@@ -288,11 +288,13 @@ def test_a_late_event_loop_is_remembered_for_a_minute() -> None:
     assert books.average is None
 
 
-def test_a_document_tells_of_the_busiest_tasks() -> None:
-    tallies = {f"t{number}": Tally(runs=number) for number in range(600)}
-    kept = busiest(tallies)
-    assert len(kept) == 500
-    assert min(tally.runs for tally in kept.values()) == 100
+def test_a_document_tells_of_so_many_tasks_and_of_the_rest_together() -> None:
+    books = Books("ann")
+    for number in range(600):
+        books.hear(Measured({f"t{number}": Tally(runs=number)}, 0.0))
+    tasks = books.told.tasks
+    assert len(tasks) == 501
+    assert tasks[OTHER].runs == sum(range(500, 600))
 
 
 def test_a_meter_of_a_second_run_knows_no_wait() -> None:

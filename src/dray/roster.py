@@ -69,6 +69,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     skew: int = 0
     """Milliseconds by which the clock of its machine is ahead of the broker's; negative if it is behind."""
+    round_trip: float = 0.0
+    """Seconds that the slowest of its heartbeats to the broker took within the last minute."""
 
     @property
     def running(self) -> int:

@@ -7,7 +7,9 @@ than workers, and one. Whoever reads adds them up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,6 +25,39 @@ SECOND: Final = "second-runs"
 KEEP: Final = 7 * 86_400_000
 """Milliseconds for which a worker's document is kept after its last word."""
 KEEP_PAST: Final = 90 * 86_400_000
+BOUNDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0)
+"""Seconds: the upper ends of a `Histogram`'s buckets. Longer times are in one more."""
+READ_TRIES: Final = 3
+OTHER: Final = "(other)"
+"""Stands for the tasks, or queues, beyond those that are told of one by one. None can have this name."""
+MOST_QUEUES: Final = 100
+"""Of a task."""
+
+
+class Histogram(msgspec.Struct, array_like=True):
+    """Lengths of time ever seen, by `BOUNDS`. Unlike a `Sketch` it never forgets."""
+
+    counts: list[int] = msgspec.field(default_factory=list)
+    """As many as there are bounds, and one; empty if nothing was seen."""
+    sum: float = 0.0
+
+    def add(self, seconds: Sequence[float]) -> None:
+        if not seconds:
+            return
+        counts = self._opened()
+        for one in seconds:
+            counts[bisect_left(BOUNDS, one)] += 1
+        self.sum += sum(seconds)
+
+    def merge(self, other: Histogram) -> None:
+        if len(other.counts) == len(BOUNDS) + 1:  # else of a version with other bounds
+            self.counts = [a + b for a, b in zip(self._opened(), other.counts, strict=True)]
+            self.sum += other.sum
+
+    def _opened(self) -> list[int]:
+        if len(self.counts) != len(BOUNDS) + 1:
+            self.counts, self.sum = [0] * (len(BOUNDS) + 1), 0.0
+        return self.counts
 
 
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -46,6 +81,12 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     """For how long in all."""
     speculate: bool = False
     """Whether its jobs may get a second run."""
+    ends: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    """Runs that ended: queue → outcome (of `OutcomeKind`, or `LOST`) → how many."""
+    lasted: Histogram = msgspec.field(default_factory=Histogram)
+    """The times of `took`, and"""
+    delays: Histogram = msgspec.field(default_factory=Histogram)
+    """those of `waited`, never forgotten."""
 
     def merge(self, newer: Tally) -> None:
         """Add what was counted since."""
@@ -56,7 +97,12 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     def beside(self, other: Tally) -> Tally:
         """Both together, as of the same time."""
         both = msgspec.structs.replace(
-            self, took=self.took.beside(other.took), waited=self.waited.beside(other.waited)
+            self,
+            took=self.took.beside(other.took),
+            waited=self.waited.beside(other.waited),
+            ends={queue: dict(counts) for queue, counts in self.ends.items()},
+            lasted=Histogram(self.lasted.counts, self.lasted.sum),
+            delays=Histogram(self.delays.counts, self.delays.sum),
         )
         both._count(other)
         return both
@@ -66,10 +112,35 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.memory = max(self.memory, other.memory)
         self.speculate = self.speculate or other.speculate
+        self.lasted.merge(other.lasted)
+        self.delays.merge(other.delays)
+        for queue, counts in other.ends.items():
+            name = queue if queue in self.ends or len(self.ends) < MOST_QUEUES else OTHER
+            add_counts(self.ends.setdefault(name, {}), counts)
+
+
+def add_counts(counts: dict[str, int], more: Mapping[str, int]) -> None:
+    for what, count in more.items():
+        counts[what] = counts.get(what, 0) + count
 
 
 Tallies = dict[str, Tally]
 """By task."""
+LOST: Final = "lost"
+"""The outcome of a run whose lease was over before it ended: what it came to was dropped."""
+
+
+class Happening(StrEnum):
+    """What supervisors count beside runs."""
+
+    EXECUTOR_DIED = "executor_died"
+    """By itself, or by somebody else's hand."""
+    EXECUTOR_KILLED = "executor_killed"
+    """By its supervisor: it hung, or did not end in time."""
+    LEASE_LOST = "lease_lost"
+    """A session whose lease ran out was ended, by whoever leads."""
+    RUN_FREED = "run_freed"
+    """A run that such a session held goes to somebody else."""
 
 
 class WorkerTallies(msgspec.Struct, kw_only=True):
@@ -78,12 +149,15 @@ class WorkerTallies(msgspec.Struct, kw_only=True):
     seen: int
     """Milliseconds since the epoch."""
     tasks: Tallies
+    events: dict[str, int] = {}
+    """What its supervisor saw happen (`Happening`), and how often."""
 
 
 class Past(msgspec.Struct, kw_only=True):
     """The document about workers that are gone."""
 
     tasks: Tallies = msgspec.field(default_factory=dict)
+    events: dict[str, int] = {}
     taken_over: tuple[str, ...] = ()
     """Workers whose counts are in here already, though their documents may still be there."""
 
@@ -169,10 +243,14 @@ async def write_tallies(broker: Broker, worker: str, tallies: WorkerTallies, ver
 async def read_tallies(broker: Broker) -> tuple[dict[str, WorkerTallies], Past, int]:
     """What each worker has told; what those that are gone had, and the version of that document.
 
-    The workers are read first: one that is taken over in between is then left out, not counted twice.
+    What is past is read before and after: a worker that is taken over in between is not counted twice.
     """
-    docs = await broker.docs(KIND)
     doc = (await broker.doc(PAST, NAME)).doc
+    for _ in range(READ_TRIES):
+        before, docs = doc, await broker.docs(KIND)
+        doc = (await broker.doc(PAST, NAME)).doc
+        if (before and before.version) == (doc and doc.version):
+            break
     past = (_try(_read_past, doc.value) if doc is not None else None) or Past()
     told = {one.name: _try(_read_worker, one.value) for one in docs if one.name not in past.taken_over}
     found = {name: one for name, one in told.items() if one is not None}
@@ -228,9 +306,13 @@ async def read_stats(broker: Broker) -> Stats:
     second = await read_second_runs(broker)
     sums = together([past.tasks, *(told.tasks for told in workers.values())])
     return Stats(
-        tasks={name: shown(name, sums[name], second.get(name, (None, 0))[0]) for name in sorted(sums)},
+        tasks={
+            name: shown(name, sums[name], second.get(name, (None, 0))[0])
+            for name in sorted(sums)
+            if name != OTHER
+        },
         workers={
-            worker: {name: shown(name, told.tasks[name]) for name in sorted(told.tasks)}
+            worker: {name: shown(name, told.tasks[name]) for name in sorted(told.tasks) if name != OTHER}
             for worker, told in workers.items()
         },
     )

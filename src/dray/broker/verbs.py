@@ -19,17 +19,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from dray.broker.blocking import run_blocking as run_blocking
-from dray.job import (
-    ENVELOPE_VERSION,
-    Job,
-    Outcome,
-    Overflow,
-    Progress,
-    Record,
-    Settled,
-    State,
-    Taken,
-)
+from dray.job import ENVELOPE_VERSION, Job, Outcome, Overflow, Progress, Record, Settled, State, Taken
 from dray.policy import Retention
 
 PUT_STEP: Final = 1000
@@ -273,6 +263,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     next_due: int | None = None
     oldest_ready: int | None = None
     """When the ready job that was created first was created."""
+    ready: dict[int, tuple[int, int]] = {}
+    """Ready jobs by priority: how many, and when the oldest was created; see docs/metrics.md."""
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from dray.app import App
-from dray.serve import dead, feed, health, jobs, queues, schedules, submit
+from dray.serve import dead, feed, health, jobs, metrics, queues, schedules, submit
 from dray.serve.callers import EVERYBODY, Caller, Gate
 from dray.serve.feed import Hub
 from dray.serve.limits import Room, Turnstile
@@ -59,6 +59,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *dead.ROUTES,
     *feed.ROUTES,
     *health.ROUTES,
+    *metrics.ROUTES,
     Route(
         method="GET",
         path="/api/openapi.json",
@@ -217,6 +218,8 @@ class _Exchange:
                 reply = await route.handler(ask)
         if reply.stream is not None:
             return _Stream(reply.stream)
+        if reply.text is not None:
+            return Response(reply.text, reply.status, headers={"Content-Type": route.text or "text/plain"})
         return _json(reply.body, reply.status)
 
     def _hear_of_leaving(self, leaving: asyncio.Event) -> Any:

@@ -125,6 +125,9 @@ def _responses(route: Route) -> dict[str, Any]:
         }
         for status, kind in route.replies.items()
     }
+    if route.text is not None:
+        kind = route.text.partition(";")[0]
+        found["200"] = {"description": _REASONS[200], "content": {kind: {"schema": {"type": "string"}}}}
     errors = {*_ALWAYS, *route.errors}
     if route.role is not None:
         errors |= {*_WITH_KEY}

@@ -59,11 +59,13 @@ class Ask:
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a handler gives back: a body, or a stream of server-sent events."""
+    """What a handler gives back: a body, a text, or a stream of server-sent events."""
 
     body: object = None
     status: int = 200
     stream: AsyncIterator[bytes] | None = None
+    text: str | None = None
+    """Of the route's media type."""
 
 
 Handler = Callable[[Ask], Awaitable[Reply]]
@@ -91,6 +93,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     bulk: bool = False
     """It may change any number of jobs."""
     streams: bool = False
+    text: str | None = None
+    """The media type of what it gives back, if that is text."""
     headers: tuple[str, ...] = ()
     """Request headers that mean something to it."""
 

@@ -10,12 +10,13 @@ to threads and tasks of its own is not seen. A run in a child process is measure
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from dray.durations import Sketch
 from dray.job import Job, Outcome, OutcomeKind, Taken
-from dray.stats import Tallies, Tally
+from dray.stats import Histogram, Tallies, Tally
 from dray.worker.logs import FAILURES
 
 if TYPE_CHECKING:
@@ -134,7 +135,10 @@ class Steps(Coroutine[Any, Any, None]):
 class Account:
     """One task's book."""
 
-    __slots__ = ("cpu", "failed", "memory", "metered", "runs", "speculate", "told", "took", "up_to", "waited")
+    __slots__ = (
+        *("cpu", "ends", "failed", "memory", "metered", "runs", "speculate", "succeeded"),
+        *("told", "took", "up_to", "waited"),
+    )
 
     def __init__(self, speculate: bool) -> None:
         self.speculate = speculate
@@ -142,6 +146,8 @@ class Account:
         """Started so far, and of these told so far."""
         self.up_to = PER_SECOND
         """Runs with a higher number are not measured, until the next second."""
+        self.succeeded: defaultdict[str, int] = defaultdict(int)
+        """Runs that did, by queue."""
         self._clear()
 
     def _clear(self) -> None:
@@ -149,6 +155,14 @@ class Account:
         self.waited: list[float] = []
         self.failed = self.metered = self.memory = 0
         self.cpu = 0.0
+        self.succeeded.clear()
+        self.ends: dict[str, dict[str, int]] = {}
+        """Runs that came to anything else: queue → outcome → how many."""
+
+    def note_end(self, queue: str, outcome: str) -> None:
+        """For any but a success, which happens too often for a call."""
+        ends = self.ends.setdefault(queue, {})
+        ends[outcome] = ends.get(outcome, 0) + 1
 
     @property
     def busy(self) -> bool:
@@ -159,11 +173,16 @@ class Account:
         """What is new; None if nothing is. The next `share` runs are measured."""
         new = self.runs - self.told
         self.told, self.up_to = self.runs, self.runs + share
-        if not (new or self.took or self.failed or self.metered):
+        ended = self.succeeded or self.ends or self.took or self.waited or self.failed or self.metered
+        if not new and not ended:
             return None
-        took, waited = Sketch(), Sketch()
+        took, waited, lasted, delays = Sketch(), Sketch(), Histogram(), Histogram()
         took.add(self.took)
         waited.add(self.waited)
+        lasted.add(self.took)
+        delays.add(self.waited)
+        for queue, count in self.succeeded.items():
+            self.ends.setdefault(queue, {})[OutcomeKind.SUCCEEDED.value] = count
         tally = Tally(
             runs=new,
             failed=self.failed,
@@ -173,6 +192,9 @@ class Account:
             metered=self.metered,
             memory=self.memory,
             speculate=self.speculate,
+            ends=self.ends,
+            lasted=lasted,
+            delays=delays,
         )
         self._clear()
         return tally

@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from dray.errors import BrokerError
 from dray.recovery import note_repairs
+from dray.stats import Happening
 from dray.worker.hold import Hold
 from dray.worker.lifeline import Lifeline, Pauses
 
@@ -40,6 +41,13 @@ LONGEST_PAUSE: Final = 60.0
 """Seconds between tries of a duty that fails for a reason of our own."""
 
 log = logging.getLogger("dray.worker")
+
+Happened = Callable[[Happening, int], None]
+"""Notes that something has happened, so many times."""
+
+
+def unnoted(what: Happening, times: int = 1) -> None:
+    """For whoever keeps no books."""
 
 
 class Duty(Protocol):
@@ -106,12 +114,16 @@ class Sweep:
 
     name = "upkeep"
 
-    def __init__(self, interval: int) -> None:
-        self._interval = interval / 1000
+    def __init__(self, interval: int, happened: Happened = unnoted) -> None:
+        self._interval, self._happened = interval / 1000, happened
 
     async def step(self, line: Lifeline) -> float:
         # Whoever lost touch for a lease does not expire others: they may live, and had no way to say so.
         swept = await line.ask(lambda broker: broker.sweep(lapse=not line.doubtful))
+        if swept.lapsed:
+            self._happened(Happening.LEASE_LOST, swept.lapsed)
+        if swept.freed:
+            self._happened(Happening.RUN_FREED, swept.freed)
         if swept.repairs:
             await line.ask(lambda broker: note_repairs(broker, swept.repairs))
         return 0.0 if swept.more else self._interval

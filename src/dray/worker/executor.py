@@ -22,6 +22,7 @@ from dray.broker.verbs import Broker, Filter, Ref, Wake
 from dray.errors import BrokerError, SessionLost
 from dray.job import Outcome, OutcomeKind, Progress, Settled, Taken, Verdict
 from dray.settings import Settings
+from dray.stats import LOST
 from dray.worker.accounting import Accounts
 from dray.worker.channel import Lapsed, Message, Stop, Told
 from dray.worker.contact import Contact
@@ -379,13 +380,20 @@ class Executor:
 
     def _ended(self, live: Live, outcome: Outcome) -> None:
         ref = live.ref
-        if self._runs.get(ref) is live:
+        job = live.taken.job
+        account = self._tasks[job.task].account
+        kept = self._runs.get(ref) is live
+        if kept:
             del self._runs[ref]
             self._session.unsent[ref] = outcome
         else:
             self._zombies.pop(live, None)
         if live.meter is not None:
             self._accounts.ended(live, live.meter, outcome)
+        if outcome.kind is _SUCCEEDED and kept:
+            account.succeeded[job.queue] += 1
+        else:
+            account.note_end(job.queue, outcome.kind.value if kept else LOST)
         if outcome.kind is _SUCCEEDED:
             self._succeeded += 1
             if self._debug:

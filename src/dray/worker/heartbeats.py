@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,6 +20,8 @@ from dray.worker.lifeline import FIRST_PAUSE, LONGEST_PAUSE, Lifeline, Pauses
 
 TELL_EVERY: Final = 2.0
 """Seconds between updates of the roster while something changes."""
+RECENT: Final = 60.0
+"""Seconds for which a slow call is remembered."""
 
 
 class Heartbeats:
@@ -38,6 +41,7 @@ class Heartbeats:
         self._told: WorkerInfo | None = None
         self._told_at = 0.0
         self._changed = asyncio.Event()
+        self._trips: deque[tuple[float, float]] = deque()
 
     async def renew_for_ever(self) -> None:
         longest = min(self._every, LONGEST_PAUSE)
@@ -56,7 +60,9 @@ class Heartbeats:
         if not open:
             return
         beats = [Beat(session, self._lease) for _, session in open]
+        began = time.monotonic()
         answers = await self._line.ask(lambda broker: broker.renew(beats))
+        self._note_trip(began)
         for (executor, session), heard in zip(open, answers, strict=True):
             if executor.session == session:  # else it went on to another meanwhile
                 _pass_on(executor, session, heard)
@@ -77,8 +83,21 @@ class Heartbeats:
         """Something has changed that others should not wait for."""
         self._changed.set()
 
+    @property
+    def round_trip(self) -> float:
+        """Seconds that the slowest call took within the last minute."""
+        while self._trips and self._trips[0][0] < time.monotonic() - RECENT:
+            self._trips.popleft()
+        return max((seconds for _, seconds in self._trips), default=0.0)
+
+    def _note_trip(self, began: float) -> None:
+        now = time.monotonic()
+        self._trips.append((now, now - began))
+
     async def tell(self, info: WorkerInfo) -> None:
+        began = time.monotonic()
         await self._line.ask(lambda broker: write_worker(broker, info, 2 * self._lease))
+        self._note_trip(began)
         self._told, self._told_at = info, time.monotonic()
 
     async def leave(self, worker: str) -> None:
@@ -98,4 +117,4 @@ def _lasting(info: WorkerInfo) -> WorkerInfo:
         msgspec.structs.replace(one, beat_age=0, tried_age=None if one.tried_age is None else 0)
         for one in info.executors
     )
-    return msgspec.structs.replace(info, seen=0, executors=executors, average=None, lag=0.0)
+    return msgspec.structs.replace(info, seen=0, executors=executors, average=None, lag=0.0, round_trip=0.0)

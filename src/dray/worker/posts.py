@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dray.stats import Happening
 from dray.worker import pulse as clock
 from dray.worker.channel import Message, Started, Stuck
 from dray.worker.endings import Endings
@@ -64,9 +65,10 @@ class Posts:
         *,
         heard: Callable[[Executor, Message], None],
         broken: Callable[[str], None],
+        happened: Callable[[Happening], None],
     ) -> None:
         self._plan, self._line, self._endings, self._rules = plan, line, endings, rules
-        self._heard, self._broken = heard, broken
+        self._heard, self._broken, self._happened = heard, broken, happened
         self._numbers = itertools.count(1)
         self._posts = [Post() for _ in range(size)]
         self._stopping = asyncio.Event()
@@ -147,6 +149,7 @@ class Posts:
         if executor.exit_code != 0 and not executor.doomed and executor.broken is None:
             cause = _cause(executor.exit_code)
             log.warning("executor %d (pid %d) died: %s", executor.number, executor.pid, cause)
+            self._happened(Happening.EXECUTOR_DIED)
         executor.close()
         await self._endings.settle_up(executor)
 
@@ -169,6 +172,7 @@ class Posts:
         """Kill it, once, and report what it was doing."""
         if not executor.doomed:
             executor.doomed = True
+            self._happened(Happening.EXECUTOR_KILLED)
             self._kills[executor] = self._begin(self._endings.put_down(executor, why), self._errands)
 
     def stop(self, grace: int) -> None:

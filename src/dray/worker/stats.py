@@ -11,10 +11,13 @@ from typing import Final
 from dray.broker.verbs import Broker
 from dray.roster import read_workers
 from dray.stats import (
+    OTHER,
+    Happening,
     Past,
     Tallies,
     Tally,
     WorkerTallies,
+    add_counts,
     delete_tallies,
     read_tallies,
     write_past,
@@ -29,7 +32,10 @@ ARCHIVE_EVERY: Final = 30.0
 RECENT: Final = 60.0
 """Seconds for which a late event loop is remembered."""
 MOST_TASKS: Final = 500
-"""How many tasks a document tells of: those that ran most."""
+"""How many tasks a document tells of, first come first served; the rest counts as one, `OTHER`.
+
+Whoever is in stays in: a counter that changes its name would seem to fall.
+"""
 
 
 class Books:
@@ -41,6 +47,8 @@ class Books:
         """All that is in the document, or is to be."""
         self._new: Tallies = {}
         """Of that, what is not in it yet."""
+        self._events: dict[str, int] = {}
+        self._new_events: dict[str, int] = {}
         self._version = 0
         self._lags: deque[tuple[float, float]] = deque()
 
@@ -54,9 +62,18 @@ class Books:
         """A run of this task kept an event loop from turning."""
         self._add(task, Tally(stalls=1, stalled=seconds))
 
+    def happened(self, what: Happening, times: int = 1) -> None:
+        for events in (self._events, self._new_events):
+            add_counts(events, {what.value: times})
+
+    @property
+    def told(self) -> WorkerTallies:
+        """All of it, as the document is to say; `seen` is for whoever writes it."""
+        return WorkerTallies(seen=0, tasks=self._tallies, events=self._events)
+
     def _add(self, task: str, newer: Tally) -> None:
-        for tallies in (self._tallies, self._new):
-            tallies.setdefault(task, Tally()).merge(newer)
+        _add_to(self._tallies, task, newer)
+        self._new.setdefault(task, Tally()).merge(newer)
 
     @property
     def average(self) -> float | None:
@@ -83,24 +100,28 @@ class Books:
 
     async def tell(self, line: Lifeline) -> None:
         """Write the worker's document, if there is anything new."""
-        if not self._new:
+        if not self._new and not self._new_events:
             return
         telling, self._new = self._new, {}
+        events, self._new_events = self._new_events, {}
         try:
-            await line.ask(lambda broker: self._write(broker, telling))
+            await line.ask(lambda broker: self._write(broker, telling, events))
         except BaseException:
             self._new = _sum(telling, self._new)
+            add_counts(self._new_events, events)
             raise
 
-    async def _write(self, broker: Broker, telling: Tallies) -> None:
+    async def _write(self, broker: Broker, telling: Tallies, events: dict[str, int]) -> None:
         while True:
-            told = WorkerTallies(seen=broker.clock(), tasks=busiest(self._tallies))
+            told = WorkerTallies(seen=broker.clock(), tasks=self._tallies, events=self._events)
             reply = await write_tallies(broker, self._worker, told, self._version)
             self._version = 0 if reply.doc is None else reply.doc.version
             if reply.written:
                 return
             if reply.doc is None:  # it was out of touch for so long that the archive has what it told before
                 self._tallies = _sum(telling, self._new)
+                self._events = {**events}
+                add_counts(self._events, self._new_events)
 
 
 class Archive:
@@ -133,26 +154,26 @@ class Archive:
         for name in past.taken_over:
             await delete_tallies(broker, name)
         if past.taken_over:
-            await write_past(broker, Past(tasks=past.tasks), version)
+            await write_past(broker, Past(tasks=past.tasks, events=past.events), version)
 
 
 def _sum(older: Tallies, newer: Tallies) -> Tallies:
     added: Tallies = {}
     for tallies in (older, newer):
         for task, tally in tallies.items():
-            added.setdefault(task, Tally()).merge(tally)
+            _add_to(added, task, tally)
     return added
 
 
+def _add_to(tallies: Tallies, task: str, newer: Tally) -> None:
+    if task not in tallies and len(tallies) >= MOST_TASKS:
+        task = OTHER
+    tallies.setdefault(task, Tally()).merge(newer)
+
+
 def _with(past: Past, gone: dict[str, WorkerTallies]) -> Past:
-    tasks = past.tasks
+    tasks, events = past.tasks, {**past.events}
     for told in sorted(gone.values(), key=lambda told: told.seen):
         tasks = _sum(tasks, told.tasks)
-    return Past(tasks=busiest(tasks), taken_over=(*past.taken_over, *gone))
-
-
-def busiest(tallies: Tallies) -> Tallies:
-    if len(tallies) <= MOST_TASKS:
-        return tallies
-    chosen = sorted(tallies, key=lambda task: tallies[task].runs, reverse=True)[:MOST_TASKS]
-    return {task: tallies[task] for task in chosen}
+        add_counts(events, told.events)
+    return Past(tasks=tasks, events=events, taken_over=(*past.taken_over, *gone))

@@ -27,7 +27,7 @@ from dray.settings import Settings
 from dray.worker import pulse as clock
 from dray.worker.burst import nothing_left
 from dray.worker.channel import Measured, Message, Started
-from dray.worker.duties import Duties, Duty, Sweep
+from dray.worker.duties import Duties, Duty, Happened, Sweep, unnoted
 from dray.worker.endings import Endings
 from dray.worker.executors import Executor, Plan
 from dray.worker.greeting import farewell, greeting, new_worker_id, version
@@ -85,9 +85,9 @@ def executors_of(settings: Settings) -> int:
     return 1 if settings.mode == "thin" else settings.processes
 
 
-def duties_of(settings: Settings) -> list[Duty]:
+def duties_of(settings: Settings, happened: Happened = unnoted) -> list[Duty]:
     """What a worker of this mode does for all while it leads."""
-    duties: list[Duty] = [Sweep(settings.sweep_interval), Archive(settings.lease), Speculation()]
+    duties: list[Duty] = [Sweep(settings.sweep_interval, happened), Archive(settings.lease), Speculation()]
     if settings.schedules:
         duties += [Schedules(settings.lease, settings.durability), Undeclared()]
     return duties
@@ -172,12 +172,13 @@ class Supervisor:
             Endings(line, settings.queues),
             Rules(grace=settings.shutdown_grace, patient=self._reload),
             heard=self._hear,
+            happened=self._books.happened,
             broken=self._bear_broken,
         )
         self._duties = Duties(
             line,
             self.id,
-            duties_of(settings),
+            duties_of(settings, self._books.happened),
             lease=settings.lease,
             interval=settings.sweep_interval,
             stands_in=not settings.schedules,
@@ -388,6 +389,7 @@ class Supervisor:
             average=self._books.average,
             lag=self._books.lag,
             stalls=self._books.stalls,
+            round_trip=self._beats.round_trip,
         )
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -198,6 +198,7 @@ def set_scope(world: World, scope: Scope, action: Pause | Resume | SetLimits, no
 def info(world: World) -> list[QueueInfo]:
     """Every queue that holds a job or a setting."""
     counts = Counter((kept.job.queue, kept.state) for kept in world.jobs.values())
+    ready = _ready(world)
     return [
         QueueInfo(
             name=name,
@@ -207,14 +208,20 @@ def info(world: World) -> list[QueueInfo]:
             paused_tasks=dict(queue.line.paused_tasks),
             task_limits=dict(queue.line.task_limits),
             next_due=queue.due.first(),
-            oldest_ready=min(
-                (kept.created for kept in world.jobs.values() if _ready_in(kept, name)), default=None
-            ),
+            oldest_ready=min((oldest for _, oldest in ready.get(name, {}).values()), default=None),
+            ready=dict(sorted(ready.get(name, {}).items())),
         )
         for name, queue in sorted(world.queues.items())
         if queue.has_settings() or any(of == name for of, _ in counts)
     ]
 
 
-def _ready_in(kept: Kept, queue: str) -> bool:
-    return kept.state is State.READY and kept.job.queue == queue
+def _ready(world: World) -> dict[str, dict[int, tuple[int, int]]]:
+    """Queue → priority → how many ready jobs, and when the oldest was created."""
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for kept in world.jobs.values():
+        if kept.state is State.READY:
+            of_queue = found.setdefault(kept.job.queue, {})
+            count, oldest = of_queue.get(kept.job.priority, (0, kept.created))
+            of_queue[kept.job.priority] = (count + 1, min(oldest, kept.created))
+    return found

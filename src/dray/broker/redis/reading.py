@@ -146,8 +146,9 @@ async def queue_infos(core: Core, now: int | None) -> list[QueueInfo]:
     names = await core.queues()
     replies = await core.calls([core.on_queue("info", name, now) for name in names])
     infos = []
-    for name, (counts, settings, due, oldest) in zip(names, replies, strict=True):
+    for name, (counts, settings, due, told) in zip(names, replies, strict=True):
         numbers = {LETTERS[k.decode()]: int(v) for k, v in zip(counts[::2], counts[1::2], strict=True)}
+        ready = _ready(told, numbers.get(State.READY, 0))
         if not any(numbers.values()) and not settings:
             continue
         infos.append(
@@ -155,11 +156,25 @@ async def queue_infos(core: Core, now: int | None) -> list[QueueInfo]:
                 name=name,
                 counts={state: numbers[state] for state in State if numbers.get(state)},
                 next_due=None if due is None else int(float(due)),
-                oldest_ready=oldest,
+                oldest_ready=min((oldest for _, oldest in ready.values()), default=None),
+                ready=ready,
                 **_settings(settings),
             )
         )
     return infos
+
+
+def _ready(told: Sequence[int], whole: int) -> dict[int, tuple[int, int]]:
+    """By priority. What is in groups that were not looked at is shared out by the number of those groups."""
+    rows = sorted(zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True))
+    unseen, left = sum(row[3] for row in rows), whole - sum(row[1] for row in rows)
+    found = {}
+    for priority, count, oldest, groups in rows:
+        more = round(max(0, left) * groups / unseen) if unseen else 0
+        unseen, left = unseen - groups, left - more
+        if count + more:
+            found[priority] = (count + more, oldest)
+    return found
 
 
 async def usage(core: Core, job: Job, now: int | None) -> Usage:

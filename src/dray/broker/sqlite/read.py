@@ -174,6 +174,7 @@ def queue_infos(db: sqlite3.Connection, ns: int) -> list[QueueInfo]:
         tasks = db.execute(SQL["task_settings"], (id,)).fetchall()
         if not (counts or tasks or paused or limits):
             continue
+        ready = {row[0]: (row[1], row[2]) for row in db.execute(SQL["ready_by_priority"], (id,))}
         infos.append(
             QueueInfo(
                 name=name,
@@ -183,7 +184,8 @@ def queue_infos(db: sqlite3.Connection, ns: int) -> list[QueueInfo]:
                 paused_tasks={task: decode_pause(stop) for task, stop, _ in tasks if stop},
                 task_limits={task: decode_limits(limit) for task, _, limit in tasks if limit},
                 next_due=db.execute(SQL["next_due"], (id,)).fetchone()[0],
-                oldest_ready=db.execute(SQL["oldest_ready"], (id,)).fetchone()[0],
+                oldest_ready=min((oldest for _, oldest in ready.values()), default=None),
+                ready=ready,
             )
         )
     return infos

@@ -131,6 +131,33 @@ class TestQueues(Theme):
         assert info is not None
         assert info.oldest_ready is None
 
+    async def test_ready_jobs_are_counted_by_priority_with_the_age_of_the_oldest(self, bench: Bench) -> None:
+        start = bench.clock.time
+        await bench.put(job("a", priority=5), job("b", priority=0, group="x"))
+        bench.clock.advance(5)
+        await bench.put(job("c", priority=5, group="y"), job("d", priority=9, due=bench.clock.after(HOUR)))
+        info = await bench.queue()
+        assert info is not None
+        assert info.ready == {0: (1, start), 5: (2, start)}
+        ann = await bench.worker()
+        await ann.take(2)
+        info = await bench.queue()
+        assert info is not None
+        assert sum(count for count, _ in info.ready.values()) == 1
+        await ann.take(2)
+        info = await bench.queue()
+        assert info is not None
+        assert info.ready == {}
+
+    async def test_ready_jobs_that_a_limit_holds_back_are_counted_too(self, bench: Bench) -> None:
+        await bench.edit(Scope("default"), SetLimits(group_running=1))
+        await bench.put(*(job(f"j{n}", priority=n % 2, group="g") for n in range(6)))
+        ann = await bench.worker()
+        assert len(await ann.take(6)) == 1
+        info = await bench.queue()
+        assert info is not None
+        assert {priority: count for priority, (count, _) in info.ready.items()} == {0: 2, 1: 3}
+
     async def test_a_queue_with_settings_is_listed_though_it_is_empty(self, bench: Bench) -> None:
         await bench.edit(Scope("q"), SetLimits(max_running=3, rate="1/s"))
         await bench.edit(Scope("q", "t"), SetLimits(max_running=1))

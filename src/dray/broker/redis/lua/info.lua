@@ -1,23 +1,48 @@
 -- info: how a queue stands.
 -- uses: base job line
 --
--- returns {counts, settings, next due time or false, when the ready job that was created first was created or false}
+-- returns {counts, settings, next due time or false, {priority, ready jobs seen, when the oldest of them was created,
+--   groups not looked at, ...}}
 --
--- Among more than SMALL ready jobs the oldest is looked for at the heads of lanes only: work here is bounded.
-local SMALL = 2000
-local oldest
+-- Work here is bounded: of each class some lanes are looked at, and of more than SMALL ready jobs only the heads of lanes.
+local SMALL, LANES, LEAST = 200, 1000, 10
+local ready, priorities = {}, {}
+local upto = tonumber(call('HGET', Q .. 'counts', 'r') or 0) <= SMALL and -1 or 0
 
-local function look(lane, upto)
-  local ids = call('ZRANGE', Q .. 'l:' .. lane, 0, upto)
-  for _, id in ipairs(ids) do
-    local created = load(id).created
-    oldest = math.min(oldest or created, created)
+local function look(one, lane)
+  one.count = one.count + call('ZCARD', Q .. 'l:' .. lane)
+  for _, id in ipairs(call('ZRANGE', Q .. 'l:' .. lane, 0, upto)) do
+    local job = load(id)
+    if job then one.oldest = math.min(one.oldest or job.created, job.created) end
   end
 end
 
-local upto = tonumber(call('HGET', Q .. 'counts', 'r') or 0) <= SMALL and -1 or 0
-for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, SMALL)) do
-  for _, lane in ipairs(all_lanes(class)) do look(lane, upto) end
+-- Lanes that are held back stand in rings of their own.
+local function look_at_class(one, class, kind, left)
+  local groups = call('ZRANGE', Q .. 'r' .. kind .. ':' .. class, 0, left - 1)
+  for _, group in ipairs(groups) do
+    for _, lane in ipairs(call('ZRANGE', Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, 0, left - 1)) do
+      look(one, lane)
+    end
+  end
+  one.unseen = one.unseen + call('ZCARD', Q .. 'r' .. kind .. ':' .. class) - #groups
+end
+
+local classes = call('ZRANGE', Q .. 'index', 0, LANES - 1)
+local share = math.max(LEAST, math.floor(LANES / math.max(1, #classes)))
+for _, class in ipairs(classes) do
+  local priority = priority_of(class)
+  if not ready[priority] then
+    ready[priority] = { count = 0, unseen = 0 }
+    priorities[#priorities + 1] = priority
+  end
+  look_at_class(ready[priority], class, '', share)
+  look_at_class(ready[priority], class, 'b', share)
+end
+local told = {}
+for _, priority in ipairs(priorities) do
+  local one = ready[priority]
+  for _, value in ipairs({ priority, one.count, one.oldest or now, one.unseen }) do told[#told + 1] = value end
 end
 local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
-return { call('HGETALL', Q .. 'counts'), call('HGETALL', Q .. 'set'), due or false, oldest or false }
+return { call('HGETALL', Q .. 'counts'), call('HGETALL', Q .. 'set'), due or false, told }

@@ -21,8 +21,8 @@ SELECT id, name, paused, limits FROM queues WHERE ns = ? ORDER BY name
 -- name: counts
 SELECT state, count(*) FROM jobs WHERE queue = ? GROUP BY state
 
--- name: oldest_ready
-SELECT min(created) FROM jobs WHERE queue = ? AND state = 2
+-- name: ready_by_priority
+SELECT priority, count(*), min(created) FROM jobs WHERE queue = ? AND state = 2 GROUP BY priority ORDER BY priority
 
 -- name: read_doc
 SELECT value, version, expires FROM docs WHERE ns = ? AND kind = ? AND name = ? AND (expires IS NULL OR expires > ?)
