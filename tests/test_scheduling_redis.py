@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from redis_server import Server, need, running
 
@@ -14,7 +15,7 @@ from dray.broker.redis import RedisBroker, accepting
 from dray.broker.redis.core import Core
 from dray.broker.verbs import Delete, DocWrite, Ids, Query
 from dray.errors import BrokerAway
-from dray.job import Job
+from dray.job import ENVELOPE_VERSION, Job
 
 TICK = "jobs:" + "0" * 31 + "1"
 WHEN = DocWrite(kind="schedule", name="s", value=b"tick", expect_version=0)
@@ -106,6 +107,30 @@ def test_one_that_comes_back_after_what_was_put_is_forgotten_is_refused(
             await late
         assert await ids(other) == []
         assert await accepting.finish_intents(other._core, None, older_than=0) == 0
+
+    play(server, monkeypatch, test)
+
+
+def test_an_intent_that_cannot_be_read_is_left_alone_and_the_others_are_finished(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(one: RedisBroker, other: RedisBroker, frozen: Frozen) -> None:
+        newer = msgspec.msgpack.encode([ENVELOPE_VERSION + 1, {"of": "another form"}])
+        strange = {"100-one": msgspec.msgpack.encode([newer]), f"{one._core.stamps(1)}-two": b"\xc1"}
+        for token, packed in strange.items():
+            server.command("HSET", "dray:{dray}:intent", token, packed)
+        late = await frozen.leads(one)
+        assert await accepting.finish_intents(other._core, None, older_than=0) == 1
+        assert await accepting.finish_intents(other._core, None, older_than=0) == 0
+        assert await ids(other) == [TICK]
+        assert set(server.command("HKEYS", "dray:{dray}:intent")) == {token.encode() for token in strange}
+        said = [record.getMessage() for record in caplog.records if record.name == "dray.broker"]
+        assert len(said) == 2
+        assert any(f"version {ENVELOPE_VERSION + 1}" in line for line in said)
+        await other.sweep()
+        assert set(server.command("HKEYS", "dray:{dray}:intent")) == {token.encode() for token in strange}
+        frozen.thaw()
+        await late
 
     play(server, monkeypatch, test)
 

@@ -10,6 +10,7 @@ Otherwise, in this order, so that whatever comes between leaves nothing lost:
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,9 +24,10 @@ from dray.broker.redis.router import Arg, command, script
 from dray.broker.redis.rows import BY_BYTE, body, class_of, encode, is_plain, is_simple, limits_of, to_json
 from dray.broker.verbs import PUT_STEP, Accepted, DocWrite
 from dray.codec import pack, unpack
-from dray.errors import BrokerAway
+from dray.errors import BrokerAway, CodecError
 from dray.job import FINISHED, Job, State, queue_of
 
+log = logging.getLogger("dray.broker")
 _decode_intent = msgspec.msgpack.Decoder(list[bytes]).decode
 TOKEN_OLD = 11 * 60_000_000
 """Microseconds: a minute more than `put` goes by, for servers whose clocks differ."""
@@ -128,6 +130,8 @@ def _new_token(core: Core) -> str:
 async def finish_intents(core: Core, now: int | None, older_than: int = 5_000_000) -> int:
     """Put what somebody intended to put but did not live to. A token is never put twice.
 
+    What cannot be read is left alone: a newer dray may have written it, and finishes it.
+
     What was put under a token is not remembered for ever. So one that is old gets replaced: whoever still has
     it, frozen for all this time, is refused.
     """
@@ -136,17 +140,27 @@ async def finish_intents(core: Core, now: int | None, older_than: int = 5_000_00
     done = 0
     for token, packed in zip(found[::2], found[1::2], strict=True):
         name, age = token.decode(), core.stamps(1) - int(token.partition(b"-")[0])
-        if age < older_than:
+        jobs = _read_intent(core, name, packed) if age >= older_than else None
+        if jobs is None:
             continue
         if age > TOKEN_OLD:
             old, name = name, _new_token(core)
             if not await core.call(core.on_own("reintend", now, old, name)):
                 continue
-        jobs = [unpack(data, 1 << 52) for data in _decode_intent(packed)]
         await put_step(core, jobs, await _claim(core, jobs), name, now)
         await forget_intent(core, name)
         done += 1
     return done
+
+
+def _read_intent(core: Core, token: str, packed: bytes) -> list[Job] | None:
+    try:
+        return [unpack(data, 1 << 52) for data in _decode_intent(packed)]
+    except (msgspec.DecodeError, CodecError) as error:
+        if token not in core.unread:  # every sweep meets it again
+            core.unread.add(token)
+            log.warning("what a schedule was about to enqueue cannot be read and is left alone: %s", error)
+        return None
 
 
 # one step

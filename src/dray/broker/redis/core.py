@@ -44,6 +44,8 @@ class Core:
         """Per queue, how many of its waiting jobs the last sweeps looked at."""
         self.doubts: dict[tuple[str, str, str, str], int] = {}
         """What crosses slots and looked wrong in a sweep, and since when."""
+        self.unread: set[str] = set()
+        """Intents that cannot be read, and of which the log tells already."""
         self._clock = clock
         dead = -1 if retention.dead_ttl is None else retention.dead_ttl
         self._retention = f"{retention.done_ttl},{dead},{retention.result_ttl}"
