@@ -36,6 +36,7 @@ NOT_RUN = {
         "dray worker -A shop:app -Q default,email",
     ): "workers that never end, of no app here",
     ("docs/workers.md", "dray worker -Q gpu,any"): "workers that never end, on three machines",
+    ("docs/workers.md", "dray scheduler"): "never ends; the same as a worker that has tests",
     ("docs/flow-control.md", "dray queues limit default"): "the same as what is run above it",
     ("docs/flow-control.md", "dray queues pause email"): "the same as what is run above it",
     ("docs/cancellation.md", "dray jobs cancel ID"): "stands for an id of the reader's own",
