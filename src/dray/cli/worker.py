@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 import click
@@ -19,7 +20,7 @@ from dray.fitness import unfit
 from dray.settings import Settings, override
 from dray.settings.table import TABLE
 from dray.worker import logs
-from dray.worker.supervisor import run_worker
+from dray.worker.supervisor import Render, run_worker
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,11 +37,12 @@ OPTIONS: Final = {
     "lease": (None, "DURATION"),
     "stall_limit": (None, "DURATION"),
     "shutdown_grace": (None, "DURATION"),
+    "metrics": (None, "HOST:PORT"),
     "log_level": (None, "LEVEL"),
     "log_format": (None, "FORMAT"),
 }
 """Settings that are options of the command: letter, and what stands for the value."""
-SCHEDULER_OPTIONS: Final = ("lease", "shutdown_grace", "log_level", "log_format")
+SCHEDULER_OPTIONS: Final = ("lease", "shutdown_grace", "metrics", "log_level", "log_format")
 
 
 def _setting_options(*names: str) -> Callable[[F], F]:
@@ -96,7 +98,18 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
     _check_tasks(settings, probed)
     _mention_unserved(settings, probed, chosen="queues" in chosen)
     logs.set_up(settings.log_level, settings.log_format)
-    return run_worker(path, settings, burst=burst, reload=reload, announce=_announce)
+    render = None if settings.metrics is None else _renderer()
+    return run_worker(path, settings, burst=burst, reload=reload, announce=_announce, render=render)
+
+
+def _renderer() -> Render:
+    try:
+        render: Render = import_module("dray.observe.metrics").of_worker
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"--metrics: {error}: `pip install 'dray[server]'` installs what it needs"
+        ) from error
+    return render
 
 
 def _check() -> int:

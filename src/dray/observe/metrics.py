@@ -55,6 +55,7 @@ async def _gather(link: Link, app: App) -> Snapshot:
     return await gather(link.broker, app.tasks)
 
 
-def of_worker(info: WorkerInfo, told: WorkerTallies) -> str:
-    """What one worker tells of itself and all its executors."""
-    return render(Snapshot(now=info.seen, tasks=told.tasks, events=told.events, workers=[info]))
+def of_worker(info: WorkerInfo, told: WorkerTallies) -> tuple[str, str]:
+    """What one worker tells of itself and all its executors, and the media type of it."""
+    seen = Snapshot(now=info.seen, tasks=told.tasks, events=told.events, workers=[info])
+    return render(seen), CONTENT_TYPE

@@ -83,6 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] = ()
     tls_cert: str | None = None
     tls_key: str | None = None
+    metrics: str | None = None
     log_level: str = "info"
     log_format: LogFormat = "console"
     otel: bool = False

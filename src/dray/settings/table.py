@@ -147,6 +147,10 @@ TABLE: Final[dict[str, Setting]] = {
     ),
     "tls_cert": Setting(forms.optional(forms.path), "File with the server's certificate chain (PEM)."),
     "tls_key": Setting(forms.optional(forms.path), "File with the key of that certificate (PEM)."),
+    "metrics": Setting(
+        forms.optional(forms.address),
+        "Where a worker answers /metrics, /healthz and /readyz over HTTP; none: nowhere.",
+    ),
     "log_level": Setting(
         forms.choice("debug", "info", "warning", "error", "critical"), "What is logged at least."
     ),

@@ -22,8 +22,10 @@ from typing import Any, Final, Literal
 from dray.broker import Broker, connect
 from dray.broker.verbs import Filter
 from dray.errors import BrokerError, DrayError, InvalidInput
+from dray.fitness import unfit
 from dray.roster import WorkerInfo
 from dray.settings import Settings
+from dray.stats import WorkerTallies
 from dray.worker import pulse as clock
 from dray.worker.burst import nothing_left
 from dray.worker.channel import Measured, Message, Started
@@ -35,6 +37,7 @@ from dray.worker.heartbeats import Heartbeats
 from dray.worker.launch import declarer_for, plan_for
 from dray.worker.lifeline import Lifeline
 from dray.worker.posts import Posts, Rules
+from dray.worker.probes import Answer, Page, Probes
 from dray.worker.reload import Watch
 from dray.worker.schedules import Schedules, Undeclared
 from dray.worker.skew import Skew
@@ -54,6 +57,9 @@ RELOAD_EVERY: Final = 1.0
 RELOAD_GRACE: Final = 2_000
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
+Render = Callable[[WorkerInfo, WorkerTallies], tuple[str, str]]
+"""The text of a worker's metrics, and its media type."""
+
 log = logging.getLogger("dray.worker")
 
 
@@ -69,12 +75,14 @@ def run_worker(
     burst: bool = False,
     reload: bool = False,
     announce: Callable[[str], None] = announced,
+    render: Render | None = None,
 ) -> int:
     """Run a worker until it is told to stop (or, with `burst`, until nothing is left); its exit code.
 
     0 is an orderly end; 1 means that it could not work, and the reason was logged. For the main thread only.
+    `render` makes the text of `/metrics`, where the setting `metrics` says that there is one.
     """
-    supervisor = Supervisor(app_path, settings, burst=burst, reload=reload, announce=announce)
+    supervisor = Supervisor(app_path, settings, burst=burst, reload=reload, announce=announce, render=render)
     return asyncio.run(supervisor.run())
 
 
@@ -105,9 +113,12 @@ class Supervisor:
         reload: bool = False,
         announce: Callable[[str], None] = announced,
         plan: Plan | None = None,
+        render: Render | None = None,
     ) -> None:
         self.id = new_worker_id()
-        self._settings, self._announce = settings, announce
+        self._settings, self._announce, self._render = settings, announce, render
+        self._line: Lifeline | None = None
+        """Once it is described."""
         self._burst, self._reload = burst, reload
         self._app_path, self._began = app_path, 0
         self._plan = plan or plan_for(app_path, settings, self.id, burst=burst, started=lambda: self._began)
@@ -126,7 +137,16 @@ class Supervisor:
 
     async def run(self) -> int:
         self._listen()
+        probes = Probes(self._pages())
         try:
+            return await self._run(probes)
+        finally:
+            await probes.close()
+
+    async def _run(self, probes: Probes) -> int:
+        try:
+            if self._settings.metrics is not None:
+                self._say(f"metrics and probes: {await probes.open(self._settings.metrics)}")
             line = await self._open()
         except DrayError as error:
             log.error("the worker cannot start: %s", error)
@@ -140,6 +160,27 @@ class Supervisor:
         if self._reason is not None:
             log.error("the worker cannot go on: %s", self._reason)
         return 0 if self._reason is None else 1
+
+    def _pages(self) -> dict[str, Page]:
+        pages: dict[str, Page] = {"/healthz": lambda: Answer(200, "ok\n"), "/readyz": self._readiness}
+        if self._render is not None:
+            pages["/metrics"] = self._metrics
+        return pages
+
+    def _readiness(self) -> Answer:
+        if self._line is None:
+            return Answer(503, "it has not reached the broker yet\n")
+        if not self._line.answers.is_set():
+            return Answer(503, "the broker does not answer\n")
+        info = self._describe()
+        reason = unfit(info, info.seen)
+        return Answer(200, "ok\n") if reason is None else Answer(503, f"{reason}\n")
+
+    def _metrics(self) -> Answer:
+        if self._line is None or self._render is None:
+            return Answer(503, "it has not reached the broker yet\n")
+        text, kind = self._render(self._describe(), self._books.told)
+        return Answer(200, text, kind)
 
     async def _open(self) -> Lifeline | None:
         """The broker, whenever it answers; None if we are told to stop before."""
@@ -190,6 +231,7 @@ class Supervisor:
             executors=posts.executors,
             describe=self._describe,
         )
+        self._line = line
         # Sent by a terminal that is closed; where there is none, the usual word for "use the new code".
         attended = sys.stdin is not None and sys.stdin.isatty()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.stop if attended else self.restart)
