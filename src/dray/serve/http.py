@@ -269,8 +269,7 @@ class _Exchange:
         except TimeoutError:
             raise Refused(400, "body_too_slow", f"it did not arrive within {BODY_SECONDS:g} s") from None
         if size > most:
-            if size <= most * _DRAIN_TIMES:
-                await self._drain()
+            await self._drain(most * _DRAIN_TIMES - size)
             raise Refused(413, "request_too_large", f"at most {most} bytes are read (max_request_size)")
         return b"".join(chunks)
 
@@ -285,12 +284,12 @@ class _Exchange:
         body: bytes = message.get("body", b"")
         return body
 
-    async def _drain(self) -> None:
+    async def _drain(self, most: int) -> None:
         """Let a client that is still sending finish for a moment: else it may not read why it was refused."""
         with contextlib.suppress(TimeoutError, Refused):
             async with asyncio.timeout(_DRAIN_SECONDS):
-                while await self._chunk() is not None:
-                    pass
+                while most > 0 and (chunk := await self._chunk()) is not None:
+                    most -= len(chunk)
 
 
 class _Stream(StreamingResponse):
