@@ -179,6 +179,38 @@ asyncio.run(main())
     assert run_unpacked(unpacked, code, tmp_path).split() == ["created", "ready", "hello"]
 
 
+def test_every_command_works_or_says_what_to_install_without_any_extra(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    code = """
+import io, contextlib, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+EXTRAS = {"hiredis", "starlette", "uvicorn", "prometheus_client", "grpc", "google", "opentelemetry",
+          "asyncpg", "yaml", "uvloop", "httpx", "pydantic"}
+sys.meta_path.insert(0, Missing())
+from dray.cli.main import cli, main
+import click
+for name in cli.list_commands(click.Context(cli)):
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main([name, "--help"]) == 0, name
+for args in (["doctor"], ["enqueue", "hello"], ["jobs", "ls"], ["workers", "ls"], ["schedules", "ls"],
+             ["worker", "--burst", "-p", "1"], ["server"]):
+    print(main(args), file=sys.__stdout__)
+"""
+    (tmp_path / "shop.py").write_text(
+        "from dray import App\napp = App('shop')\n@app.task\ndef hello(): return 1\n"
+    )
+    (tmp_path / "dray.toml").write_text('app = "shop:app"\n')
+    said = run_unpacked(unpacked, code, tmp_path)
+    assert said.splitlines()[-1] == "1", said  # the server alone cannot do without
+    assert [line for line in said.splitlines() if line in ("0", "1")] == ["0"] * 6 + ["1"]
+
+
 def test_no_file_speaks_of_one_machine_or_one_registry() -> None:
     found = []
     for path in tracked_files():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from importlib import import_module
 
 import click
 
 from dray.app import App
 from dray.broker import SCHEMES
-from dray.cli import checkup, checkup_redis, checkup_sqlite
+from dray.cli import checkup, checkup_sqlite
 from dray.cli.checkup import Finding
 from dray.cli.opening import app_path, nameless, namespace_here, options, point, settings_here, store_file
 from dray.cli.output import Column, colored, say, say_json, say_table
@@ -132,7 +133,7 @@ def _store(app: App, named: bool) -> Iterator[Finding]:
     yield Finding("broker", "ok", place)
     try:
         if scheme != "sqlite":
-            yield from checkup_redis.check_servers(settings)
+            yield from import_module("dray.cli.checkup_redis").check_servers(settings)  # dray[redis]
         yield from _inside(app, named)
     except DrayError as error:
         yield Finding(
