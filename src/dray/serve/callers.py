@@ -95,11 +95,16 @@ class Gate:
                 found = key
         return found
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the keys need not be read now."""
+        return time.monotonic() - self._read_at < FRESH
+
     async def _refresh(self) -> None:
-        if time.monotonic() - self._read_at < FRESH:
+        if self.fresh:
             return
         async with self._reading:
-            if time.monotonic() - self._read_at >= FRESH:
+            if not self.fresh:
                 began = time.monotonic()
                 self._stored = {key.id: key for key in await self._app.keys.alist()}
                 self._read_at = began

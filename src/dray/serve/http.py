@@ -7,13 +7,13 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -35,6 +35,9 @@ HEADERS_MAX: Final = 64 * 1024
 """Bytes of all headers of a request together."""
 _DRAIN_SECONDS, _DRAIN_TIMES = 5.0, 4
 """For how long, and up to how many times the limit, a request that is too large is heard out."""
+_TELL_EVERY = 1.0
+"""Seconds between two lines in the log about requests that cannot be served now."""
+_FIXED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("dray.serve")
@@ -89,6 +92,8 @@ class Service:
         self._hub = Hub(app)
         self._closing = False
         self._leaving: set[asyncio.Event] = set()
+        self._untold = 0
+        self._told_at = float("-inf")
         self._zipped = GZipMiddleware(self._answer, minimum_size=1024)
 
     def close(self) -> None:
@@ -100,7 +105,9 @@ class Service:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._zipped(scope, receive, send)
+            # Whoever does not ask for it is not made to pay for it.
+            asked = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
+            await (self._zipped if asked else self._answer)(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
@@ -115,16 +122,27 @@ class Service:
                 return
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
+        # The first of those with the same name counts.
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"][::-1]}
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         with contextlib.ExitStack() as held:
             exchange = _Exchange(self, scope, receive, headers, request_id, held)
             response = await exchange.respond()
-            more = HEADERS | cors_headers(headers, self._origins) | {"x-request-id": request_id}
-            for name, value in more.items():
+            response.raw_headers += _FIXED
+            response.raw_headers.append((b"x-request-id", request_id.encode()))
+            for name, value in cors_headers(headers, self._origins).items():
                 response.headers[name] = value
             await response(scope, exchange.receive, send)
+
+    def tell(self, request_id: str, error: Exception) -> None:
+        """Say in the log that a request could not be served now; a flood of them is counted."""
+        self._untold += 1
+        now = time.monotonic()
+        if now - self._told_at >= _TELL_EVERY:
+            more = f" (and {self._untold - 1} more before it)" if self._untold > 1 else ""
+            log.warning("request %s: %s%s", request_id, error, more)
+            self._told_at, self._untold = now, 0
 
     @contextlib.contextmanager
     def leaving(self) -> Iterator[asyncio.Event]:
@@ -147,7 +165,7 @@ class _Exchange:
         service: Service,
         scope: Scope,
         receive: Receive,
-        headers: Headers,
+        headers: Mapping[str, str],
         request_id: str,
         held: contextlib.ExitStack,
     ) -> None:
@@ -169,12 +187,12 @@ class _Exchange:
                 log.exception("request %s failed", self._request_id)
                 refused = Refused(500, "internal", f"this should not happen; request {self._request_id}")
             elif refused.status == 503:
-                log.warning("request %s: %s", self._request_id, error)
+                self._service.tell(self._request_id, error)
             return _refusal(refused)
 
     async def _respond(self) -> Response:
         service, headers = self._service, self._headers
-        if sum(len(name) + len(value) for name, value in headers.raw) > HEADERS_MAX:
+        if sum(len(name) + len(value) for name, value in self._scope["headers"]) > HEADERS_MAX:
             raise Refused(400, "headers_too_large", f"at most {HEADERS_MAX} bytes of headers are read")
         check_host(headers, service._hosts)
         method = self._scope["method"]
@@ -186,8 +204,11 @@ class _Exchange:
             return await self._handle(route, path, EVERYBODY)
         room = service._waiting_room if route.waits else service._room
         self._held.enter_context(room.enter())
-        async with asyncio.timeout(service._patience):
+        if service._gate.fresh:  # then nothing is waited for
             caller = await self._admit()
+        else:
+            async with asyncio.timeout(service._patience):
+                caller = await self._admit()
         if not caller.may(route.role):
             raise forbidden(f"this key has not the role {route.role}")
         return await self._handle(route, path, caller)
@@ -207,8 +228,9 @@ class _Exchange:
         body = await self._read_body(route)
         if route.role == "admin":
             await self._write_down(route, path, caller, body)
-        leaving = self._held.enter_context(self._service.leaving())
+        leaving = None
         if route.waits:
+            leaving = self._held.enter_context(self._service.leaving())
             self._held.callback(self._hear_of_leaving(leaving))
         ask = Ask(self._service.app, self._service._hub, caller, path, query, body, self._headers, leaving)
         if route.waits:

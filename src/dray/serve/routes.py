@@ -38,15 +38,17 @@ class Ask:
         query: Any,
         body: Any,
         headers: Mapping[str, str],
-        leaving: asyncio.Event,
+        leaving: asyncio.Event | None,
     ) -> None:
         self.app, self.hub, self.caller = app, hub, caller
         self.path, self.query, self.body, self.headers = path, query, body, headers
         self._leaving = leaving
-        """Set when the server stops or the client is gone."""
+        """Set when the server stops or the client is gone; only routes that wait have it."""
 
     async def unless_leaving(self, wanted: Awaitable[T]) -> T | None:
         """Wait for something, but no longer than anybody is there to hear of it."""
+        if self._leaving is None:
+            return await wanted
         task = asyncio.ensure_future(wanted)
         leaving = asyncio.ensure_future(self._leaving.wait())
         try:
@@ -116,14 +118,15 @@ class Table:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
-        self._by_length: dict[int, list[Route]] = {}
+        self._by_length: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
         for route in routes:
-            self._by_length.setdefault(len(route.segments), []).append(route)
+            segments = route.segments
+            self._by_length.setdefault(len(segments), []).append((segments, route))
 
     def find(self, method: str, parts: Sequence[str]) -> tuple[Route, dict[str, str]]:
         allowed: dict[str, list[str]] = {}
-        for route in self._by_length.get(len(parts), ()):
-            values = _fit(route.segments, parts)
+        for segments, route in self._by_length.get(len(parts), ()):
+            values = _fit(segments, parts)
             if values is None:
                 continue
             if route.method == method:
@@ -156,6 +159,6 @@ def path_parts(scope: Mapping[str, Any]) -> list[str]:
     if below and scope["path"].startswith(scope["root_path"]):
         parts = parts[len(below) :]
     try:
-        return [unquote_to_bytes(part).decode("utf-8") for part in parts]
+        return [(unquote_to_bytes(part) if b"%" in part else part).decode("utf-8") for part in parts]
     except UnicodeDecodeError:
         raise Refused(400, "invalid_path", "the path is not text in UTF-8") from None
