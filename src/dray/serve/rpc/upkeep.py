@@ -11,9 +11,10 @@ import socket
 from collections.abc import Callable
 
 from dray.app import App
-from dray.errors import DrayError
+from dray.errors import BrokerError, DrayError
 from dray.worker.duties import Duties, Sweep
 from dray.worker.lifeline import Lifeline
+from dray.worker.stats import Books
 
 log = logging.getLogger("dray.serve")
 
@@ -41,10 +42,12 @@ class Upkeep:
         except DrayError as error:  # not away, but wrong: nothing will work before somebody mends it
             log.error("the broker cannot be used: %s", error)
             return
+        name = f"server-{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(3)}"
+        books = Books(name)
         duties = Duties(
             line,
-            f"server-{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(3)}",
-            [Sweep(settings.sweep_interval)],
+            name,
+            [Sweep(settings.sweep_interval, books.happened)],
             lease=settings.lease,
             interval=settings.sweep_interval,
             stands_in=True,
@@ -54,6 +57,8 @@ class Upkeep:
             while True:
                 self._answers(line.answers.is_set())
                 await asyncio.sleep(1)
+                with contextlib.suppress(BrokerError, OSError):  # the line has logged it
+                    await books.tell(line)
         finally:
             sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
