@@ -6,7 +6,6 @@ session lapses or a cancel comes at a bad moment.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -56,7 +55,7 @@ class _ForgetfulSession(Session):
             raise
 
 
-@found_by("unsettled")
+@found_by("unsettled", "slots")  # it listens for work again only when all is answered
 class DropsUnansweredOutcomes(_OtherSession):
     """An outcome is sent once, whether it is answered or not."""
 
@@ -152,12 +151,9 @@ class LendsSlotsForGood(Executor):
 class TakesWhileStopping(Executor):
     """It goes on taking jobs until the last of its runs has ended."""
 
-    def _want(self) -> int:
-        stop_at, self._stop_at = self._stop_at, math.inf
-        try:
-            return super()._want()
-        finally:
-            self._stop_at = stop_at
+    @property
+    def _leaving(self) -> bool:
+        return False
 
 
 @found_by("told")

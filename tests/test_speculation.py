@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dray.broker.memory import MemoryBroker
-from dray.broker.verbs import Beat, Cancel, Filter, Ids
+from dray.broker.verbs import Beat, Cancel, Delete, Filter, Ids
 from dray.durations import Sketch
 from dray.job import Job, Outcome, OutcomeKind, Taken, Verdict
 from dray.stats import SecondRuns, Tally, WorkerTallies, read_second_runs, read_stats, write_tallies
@@ -199,6 +199,21 @@ def test_an_offer_that_nobody_took_in_time_costs_nothing() -> None:
         counted = await shop.second()
         assert (counted.launched, counted.wasted, counted.offered) == (0, 0, {})
         assert counted.credit == pytest.approx(5)
+
+    run(test)
+
+
+def test_an_offer_whose_job_is_not_kept_any_more_is_paid_for() -> None:
+    """It may have been taken: were it free, tasks that keep nothing had second runs without end."""
+
+    async def test(shop: Shop) -> None:
+        _, second = await one_slow(shop)
+        await shop.settle("bob", second)
+        await shop.broker.edit(Ids(("job",)), Delete())
+        await shop.step()
+        counted = await shop.second()
+        assert counted.offered == {}
+        assert counted.credit == pytest.approx(4)
 
     run(test)
 

@@ -154,7 +154,8 @@ def _has_begun(second: SecondRuns, id: str, record: Record | None) -> bool:
     if record is not None and record.run == run and record.state is State.RUNNING:
         return False
     del second.offered[id]
-    if record is None or (record.run == run and record.state.finished):
+    # One that is not kept any more may have been taken: it counts as if it had been.
+    if record is not None and record.run == run and record.state.finished:
         second.credit += 1  # it ended before anybody took it: that cost nothing
     return True
 
