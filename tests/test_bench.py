@@ -33,7 +33,7 @@ from bench.sqlite.tables import (
 )
 from bench.sqlite.waking import summarise
 
-SMALL = replace(TINY, rounds=1, depths=(300, 400, 500), copied=400, most=20, upkeep=20, seconds=0.02, wakes=2)
+SMALL = replace(TINY, rounds=1, depths=(200, 300), copied=200, most=20, upkeep=20, seconds=0.02, wakes=2)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_a_tiny_run_measures_every_case_at_every_depth(results: Results) -> None
     for row in results.rows:
         assert row.samples.keys() == {DRAY, BARE}
         assert row.samples[DRAY][0].count == row.samples[BARE][0].count > 0
-    assert {row.parameters["pending"] for row in results.rows if row.name == "put"} == {300, 400, 500}
+    assert {row.parameters["pending"] for row in results.rows if row.name == "put"} == {200, 300}
 
 
 def test_a_tiny_run_has_processes_and_waking(results: Results) -> None:
@@ -117,7 +117,7 @@ def test_a_difference_between_the_files_is_found(tmp_path: Path) -> None:
 
 def test_a_run_whose_files_differ_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("bench.sqlite.stage.differences", lambda one, other: ["jobs"])
-    with pytest.raises(Mismatch, match="put × 1, 300 pending the two files differ in jobs"):
+    with pytest.raises(Mismatch, match="put × 1, 200 pending the two files differ in jobs"):
         run(SMALL, tmp_path, lambda total: Progress(total, io.StringIO()))
 
 
