@@ -11,7 +11,7 @@ import pytest
 from dray import App
 from dray.serve import asgi
 from dray.serve.callers import Caller
-from dray.serve.limits import CALLERS_MAX, Room, Turnstile
+from dray.serve.limits import CALLERS_MAX, Load, Room, Turnstile
 from dray.serve.refusals import Refused
 from dray.serve.shields import is_loopback
 
@@ -59,6 +59,38 @@ def test_requests_beyond_the_bound_are_shed(tmp_path: Path) -> None:
     assert shed
     assert {reply.json()["error"]["code"] for reply in shed} == {"overloaded"}
     assert {info.id for info in app.jobs.find(limit=None)} == accepted
+    app.close()
+
+
+def test_large_requests_hold_so_many_bytes_at_a_time_and_give_them_back() -> None:
+    load = Load(100)
+    load.add(60)
+    with pytest.raises(Refused) as caught:
+        load.add(41)
+    assert (caught.value.status, caught.value.headers["Retry-After"]) == (503, "1")
+    load.remove(60)
+    load.add(100)
+
+
+def test_more_large_requests_than_fit_the_load_are_shed_and_the_next_are_served(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    app = App("shop", broker=url, max_request_size=200_000, accept_unknown_tasks=True)
+    service = asgi(app, open=True)
+    headers = {"Content-Type": "application/json"}
+    body = b'{"task": "t"}' + b" " * 180_000
+
+    async def storm() -> tuple[list[int], int, int]:
+        transport = httpx.ASGITransport(service)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            calls = (http.post("/api/jobs", content=body, headers=headers) for _ in range(100))
+            statuses = [reply.status_code for reply in await asyncio.gather(*calls)]
+            after = await http.post("/api/jobs", content=body, headers=headers)
+            return statuses, after.status_code, service._load.held
+
+    statuses, after, held = asyncio.run(storm())
+    assert set(statuses) == {201, 503}
+    assert len(list(app.jobs.find(limit=None))) == statuses.count(201) + 1
+    assert (after, held) == (201, 0)
     app.close()
 
 

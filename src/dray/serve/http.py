@@ -22,7 +22,7 @@ from dray.app import App
 from dray.serve import dead, feed, health, jobs, metrics, queues, schedules, submit
 from dray.serve.callers import EVERYBODY, Caller, Gate
 from dray.serve.feed import Hub
-from dray.serve.limits import Room, Turnstile
+from dray.serve.limits import Load, Room, Turnstile
 from dray.serve.models import ErrorBody, ErrorOut, Out
 from dray.serve.openapi import document
 from dray.serve.refusals import Refused, forbidden, refusal_of
@@ -35,6 +35,10 @@ HEADERS_MAX: Final = 64 * 1024
 """Bytes of all headers of a request together."""
 _DRAIN_SECONDS, _DRAIN_TIMES = 5.0, 4
 """For how long, and up to how many times the limit, a request that is too large is heard out."""
+_SMALL: Final = 64 * 1024
+"""Bytes of a request that need no place in the load: there are `max_requests` of them at most."""
+LOAD_TIMES: Final = 16
+"""So many requests of the largest size are held at a time: all that there is room for would be gigabytes."""
 _TELL_EVERY = 1.0
 """Seconds between two lines in the log about requests that cannot be served now."""
 _FIXED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
@@ -88,6 +92,7 @@ class Service:
         self._turnstile = Turnstile(settings.key_rate)
         self._room = Room(settings.max_requests, "requests")
         self._waiting_room = Room(settings.max_waiting, "clients that wait")
+        self._load = Load(settings.max_request_size * LOAD_TIMES)
         self._patience = (settings.connect_timeout + settings.read_timeout) / 1000
         self._hub = Hub(app)
         self._closing = False
@@ -288,6 +293,9 @@ class _Exchange:
                 while size <= most and (chunk := await self._chunk()) is not None:
                     chunks.append(chunk)
                     size += len(chunk)
+                    if size > _SMALL:
+                        self._service._load.add(len(chunk))
+                        self._held.callback(self._service._load.remove, len(chunk))
         except TimeoutError:
             raise Refused(400, "body_too_slow", f"it did not arrive within {BODY_SECONDS:g} s") from None
         if size > most:

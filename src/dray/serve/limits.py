@@ -33,6 +33,22 @@ class Room:
             self.taken -= 1
 
 
+class Load:
+    """So many bytes of requests at a time; what would be more is told to come back."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.held = 0
+
+    def add(self, size: int) -> None:
+        if self.held + size > self._most:
+            raise try_later(503, "overloaded", f"large requests hold {self._most} bytes already", 1)
+        self.held += size
+
+    def remove(self, size: int) -> None:
+        self.held -= size
+
+
 class Turnstile:
     """So often per caller."""
 

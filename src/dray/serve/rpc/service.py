@@ -115,8 +115,11 @@ class Service:
         return (self._waiting_room if method.waits else self._room).enter()
 
     async def _admit(self, method: Method, context: Context) -> Calling:
-        async with asyncio.timeout(self._patience):
+        if self._gate.fresh:  # then nothing is waited for
             caller = await self._caller(context)
+        else:
+            async with asyncio.timeout(self._patience):
+                caller = await self._caller(context)
         if not caller.may(method.role):
             raise forbidden(f"this key has not the role {method.role}")
         return Calling(self._shared, caller, context)
