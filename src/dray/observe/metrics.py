@@ -8,6 +8,7 @@ is gone, in whatever way, takes nothing of what it had told with it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Final
 
@@ -47,8 +48,8 @@ def metrics(app: App) -> str:
 
 
 async def ametrics(app: App) -> str:
-    """The same, awaited."""
-    return render(await app.client.run(_gather, app))
+    """The same, awaited. The text is made in a thread: with a thousand queues that takes a while."""
+    return await asyncio.to_thread(render, await app.client.run(_gather, app))
 
 
 async def _gather(link: Link, app: App) -> Snapshot:

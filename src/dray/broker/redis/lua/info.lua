@@ -5,7 +5,7 @@
 --   groups not looked at, ...}}
 --
 -- Work here is bounded: of each class some lanes are looked at, and of more than SMALL ready jobs only the heads of lanes.
-local SMALL, LANES, LEAST = 200, 1000, 10
+local SMALL, LANES, LEAST = 50, 1000, 10
 local ready, priorities = {}, {}
 local upto = tonumber(call('HGET', Q .. 'counts', 'r') or 0) <= SMALL and -1 or 0
 
