@@ -169,7 +169,7 @@ def test_workers_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
     assert set(worker) == {
         *("id", "host", "pid", "started_at", "seen_at", "queues", "priorities", "tasks", "processes"),
         *("concurrency", "mode", "version", "state", "executors", "leader", "running"),
-        *("average", "lag", "stalls", "skew", "rate"),
+        *("average", "lag", "stalls", "round_trip", "skew", "rate"),
     }
     assert (worker["running"], worker["executors"][0]["succeeded"]) == (3, 40)
 
