@@ -62,6 +62,22 @@ def test_requests_beyond_the_bound_are_shed(tmp_path: Path) -> None:
     app.close()
 
 
+def test_a_flood_of_refusals_is_one_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App("shop", broker=f"sqlite:///{tmp_path / 'jobs.db'}")
+    service = asgi(app, open=True)
+    for number in range(50):
+        service.tell(f"r-{number}", OSError("away"))
+    monkeypatch.setattr("dray.serve.http._TELL_EVERY", 0.0)  # as if a while had gone by
+    service.tell("last", OSError("away"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "request r-0: away",
+        "request last: away (and 49 more before it)",
+    ]
+    app.close()
+
+
 def test_large_requests_hold_so_many_bytes_at_a_time_and_give_them_back() -> None:
     load = Load(100)
     load.add(60)
