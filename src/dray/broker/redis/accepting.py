@@ -56,20 +56,20 @@ async def put(core: Core, jobs: Sequence[Job], when: DocWrite | None, now: int |
 
 
 def _are_plain(core: Core, jobs: Sequence[Job]) -> bool:
-    """Whether one call does it: few enough plain jobs with generated ids, of one queue that is enlisted."""
+    """Whether one call does it: few enough simple jobs with generated ids, of one queue that is enlisted."""
     queue = jobs[0].queue
     if len(jobs) > PUT_STEP or not core.knows(queue):
         return False
     # An id of this form that names another queue was refused before.
-    return all(job.queue == queue and queue_of(job.id) is not None and is_plain(job) for job in jobs)
+    return all(job.queue == queue and queue_of(job.id) is not None and is_simple(job) for job in jobs)
 
 
 async def _put_plain(core: Core, jobs: Sequence[Job], now: int | None) -> list[Accepted]:
     stamp, created = core.stamps(len(jobs)), core.told_time(now)
     args: list[Arg] = []
     for index, job in enumerate(jobs):
-        plain = class_of(job)
-        args += (job.id, body(job, stamp + index, created, plain), plain)
+        plain = class_of(job) if is_plain(job) else None
+        args += (job.id, body(job, stamp + index, created, plain), plain or limits_of(job))
     queue = jobs[0].queue
     known, answers, aftermath = await core.call(core.on_queue("put", queue, now, "", *args))
     if not known:
@@ -77,7 +77,17 @@ async def _put_plain(core: Core, jobs: Sequence[Job], now: int | None) -> list[A
     await follow(core, queue, aftermath, now)
     if answers == 1:
         return [Accepted(job.id, State.READY) for job in jobs]
+    if isinstance(answers, bytes):
+        return _all_new(jobs, answers)
     return [_accepted(*answers[at : at + 5]) for at in range(0, len(answers), 5)]
+
+
+def _all_new(jobs: Iterable[Job], states: bytes) -> list[Accepted]:
+    """All were created; some wait for their time."""
+    return [
+        Accepted(job.id, State.SCHEDULED if state == ord("s") else State.READY)
+        for job, state in zip(jobs, states, strict=True)
+    ]
 
 
 async def _check_dependencies(core: Core, jobs: Sequence[Job]) -> None:
@@ -332,6 +342,9 @@ class _Step:
         known, answers, aftermath = reply
         if answers == 1:
             accepted |= {index: Accepted(job.id, State.READY) for index, job in part}
+        elif isinstance(answers, bytes):
+            new = _all_new((job for _, job in part), answers)
+            accepted |= {index: one for (index, _), one in zip(part, new, strict=True)}
         elif answers == -1:
             raise BrokerAway("it took more than ten minutes to put these jobs: somebody else does it by now")
         elif answers == 0:  # put before, under the same token

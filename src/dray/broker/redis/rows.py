@@ -69,14 +69,13 @@ def class_of(job: Job) -> str:
 
 def is_plain(job: Job) -> bool:
     """Nothing about it that a script has to know, except its class."""
-    return job.rate is None and job.max_running is None and is_simple(job)
+    return job.rate is None and job.max_running is None and job.due is None and is_simple(job)
 
 
 def is_simple(job: Job) -> bool:
-    """A plain job, but for limits of its task as a whole."""
+    """A plain job, but for limits of its task as a whole and a due time."""
     return (
-        job.due is None
-        and job.key is None
+        job.key is None
         and job.ttl is None
         and job.group is None
         and job.rate_key is None
@@ -150,7 +149,7 @@ def _lane(job: Job) -> str:
 
 
 def limits_of(job: Job) -> str:
-    """What a simple job that is not plain says: its class and the limits of its task."""
+    """What a simple job that is not plain says: its class, the limits of its task and its due time."""
     return f"{class_of(job)}\n{_options(job).decode()}"
 
 
@@ -211,7 +210,7 @@ def _class_parts(class_: bytes) -> tuple[str, int]:
 
 
 def read_plain(queue: str, id: str, stored: bytes) -> Job:
-    """A job that has no more than stamp, class and limits of its task, and whose priority was not edited."""
+    """A simple job whose priority was not edited."""
     end = len(stored) - 2
     start = end - int.from_bytes(stored[end:], "big")
     task, version = _class_parts(stored[stored.index(b" ", start + 16) + 1 : end])
@@ -219,12 +218,14 @@ def read_plain(queue: str, id: str, stored: bytes) -> Job:
 
 
 def read_head(stored: bytes) -> Head:
-    """The map, or the text of a job in its first run or after it (see lua/job.lua)."""
+    """The map, or the text of a job before its first run, in it or after it (see lua/job.lua)."""
     if not stored:
         return Head(a="")
-    if stored[:1] not in b"ho":
+    if stored[:1] not in b"hos":
         return _decode_head(stored)
     facts, _, attributes = stored.decode().partition("\n")
+    if facts[0] == "s":
+        return Head(s="s", a=attributes, d=int(facts[1:]))
     run, line, started, last = facts[1:].split(" ", 3)
     head = Head(s=facts[0], r=int(run), n=int(line), b=int(started), a=attributes)
     if head.s == "h":

@@ -130,7 +130,8 @@ class Generator:
         rng = self.rng
         if rng.random() < self.options.floods:
             return self._flood()
-        size = rng.choices((0, 1, 2, 3, 6), (1, 60, 20, 12, 7))[0]
+        often = (1, 20, 20, 20, 20) if self.jobs.everyday else (1, 60, 20, 12, 7)
+        size = rng.choices((0, 1, 2, 3, 6), often)[0]
         jobs = [self._job() for _ in range(size)]
         args: Args = {"jobs": tuple(jobs)}
         if rng.random() < 0.06:
@@ -195,7 +196,9 @@ class Generator:
 
     def _outcome(self, id: str) -> Outcome:
         rng = self.rng
-        kind = rng.choices(tuple(OutcomeKind), (8, 9, 3, 2, 3, 3))[0]
+        often = (90, 5, 1, 1, 2, 1) if self.jobs.everyday else (8, 9, 3, 2, 3, 3)
+        kind = rng.choices(tuple(OutcomeKind), often)[0]
+        broken = 0.05 if self.jobs.everyday else 0.4
         at = self.now + rng.choice((-5, 0, 100, 5 * SECOND, 5 * MINUTE, HOUR)) if rng.random() < 0.8 else None
         return Outcome(
             id=id,
@@ -203,7 +206,7 @@ class Generator:
             kind=kind,
             at=at if kind is OutcomeKind.RETRY else None,
             result=rng.choice((None, b"", b"\x00r\xff")) if kind is OutcomeKind.SUCCEEDED else None,
-            error=Error("E", "it broke", "line 1\n") if rng.random() < 0.4 else None,
+            error=Error("E", "it broke", "line 1\n") if rng.random() < broken else None,
             reason=rng.choice((None, "no way"))
             if kind in (OutcomeKind.DEAD, OutcomeKind.CANCELLED)
             else None,

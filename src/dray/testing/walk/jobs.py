@@ -41,14 +41,22 @@ FEATURES: Final = (
     "version",
     "waits_for",
 )
+EVERYDAY: Final = frozenset({"due", "max_running", "priority", "rate"})
+"""What brokers have short ways for."""
 
 
 class Jobs:
-    """Makes jobs. Each walk uses some of the features often rather than all of them a little."""
+    """Makes jobs. Each walk uses some of the features often rather than all of them a little.
+
+    Some walks are of everyday jobs only, many together: else a broker's short ways would hardly be taken.
+    """
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.features = frozenset(f for f in FEATURES if rng.random() < 0.5)
+        self.everyday = rng.random() < 0.3
+        self.features = frozenset(
+            f for f in FEATURES if rng.random() < 0.5 and (f in EVERYDAY or not self.everyday)
+        )
         self.share = rng.choice((0.15, 0.35, 0.6))
         self.queues = QUEUES[: rng.randint(1, 3)]
         self.tasks = TASKS[: rng.randint(1, 3)]
@@ -62,7 +70,7 @@ class Jobs:
         rng, queue = self.rng, self.rng.choice(self.queues)
         self._count += 1
         id = self.generated(queue)
-        if known and rng.random() < 0.12:
+        if known and rng.random() < (0.01 if self.everyday else 0.12):
             id = rng.choice(known)
             queue = id.rpartition(":")[0] if id[-33:-32] == ":" else queue
         elif self._has("client_id"):
@@ -92,7 +100,7 @@ class Jobs:
             fields["ttl"] = rng.choice((1, 400, 5 * SECOND, 10 * MINUTE))
         if rng.random() < 0.05:
             fields["created"] = START - rng.randint(0, HOUR)
-        if rng.random() < 0.1:
+        if not self.everyday and rng.random() < 0.1:
             fields["result_ttl"] = rng.choice((0, 10 * SECOND, 3 * HOUR))
         return fields
 

@@ -23,7 +23,7 @@ for i = 4, #ARGV do
       state = string.sub(head, 1, 1)
       if state == 'h' then
         runs[1] = string.match(head, '^h(%d+)')
-      elseif state ~= 'o' then
+      elseif state ~= 'o' and state ~= 's' then
         local job = cmsgpack.unpack(head)
         state = job.s
         for n, run in ipairs(job.R or {}) do runs[n] = run[1] end

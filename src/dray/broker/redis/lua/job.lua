@@ -1,10 +1,12 @@
 -- job: one job in the hands of a script.
+-- uses: plain
 --
 -- `job`  HASH id -> body: the envelope as put (less id, task and queue), attributes, length of these (2 bytes). Never
 --        rewritten.
 -- `head` HASH id -> msgpack map: what changes. A simple ready job (see `is_simple`) has none: its body says all, so that
 --        a job that waits costs one entry here and one in its lane. One that is in its first run, or succeeded in it, is text:
---        "h<run> <number in line> <started> <session>\n<attributes>", "o<run> <number> <started> <finished>\n<...>".
+--        "h<run> <number in line> <started> <session>\n<attributes>", "o<run> <number> <started> <finished>\n<...>";
+--        so is a simple one that was never started and waits for its time: "s<due>\n<attributes>".
 -- `ended` ZSET, `due` ZSET, `ttl` ZSET: members are the arrival stamp and the id, so that equal times go in the order of
 --        arrival. `waiting` ZSET by stamp. `res`, `err` HASH id -> result (small), error. `res:ID` a larger result, with TTL.
 --
@@ -23,10 +25,9 @@ local words = {
   o = 'succeeded', d = 'dead', c = 'cancelled',
 }
 
--- Whether attributes tell of nothing but limits of the task as a whole: a job without group, keys and other options.
-local LIMITS_ONLY = '\n\n\n\n{["rm:,%d%[%]]+}$'
+-- Whether attributes tell of nothing but limits of the task as a whole and a due time (see plain).
 local function is_simple(a)
-  return not string.find(a, '\n', 17, true) or string.find(a, LIMITS_ONLY, 17) ~= nil
+  return not string.find(a, '\n', 17, true) or string.find(a, MORE, 17) ~= nil
 end
 
 local function tail(body)
@@ -62,6 +63,10 @@ end
 
 local function read_head(head)
   local kind = string.byte(head)
+  if kind == 115 then
+    local due, a = string.match(head, '^s(%d+)\n(.*)$')
+    return { s = 's', r = 0, d = tonumber(due), a = a }
+  end
   if kind ~= 104 and kind ~= 111 then return cmsgpack.unpack(head) end
   local state, run, line, started, last, a = text_parts(head)
   local job = { s = state, r = tonumber(run), n = tonumber(line), b = tonumber(started), a = a }
@@ -99,12 +104,27 @@ local function packed(job)
   })
 end
 
-local function save_all()
-  local heads = {}
-  for id, job in pairs(dirty) do
-    heads[#heads + 1] = id
-    heads[#heads + 1] = packed(job)
+-- A simple job that was never started is short, whatever way it came: nothing when ready, text until its time.
+local function short_head(job)
+  local past = (job.r or 0) + (job.t or 0) + (job.f or 0) + (job.x or 0) + (job.u or 0)
+  if past > 0 or job.p or job.b or job.e or job.z or job.c or job.y or job.w or job.of or not is_simple(job.a) then
+    return nil
   end
+  if job.s == 'r' then return '' end
+  if job.s == 's' and job.d then return 's' .. string.format('%.0f', job.d) .. '\n' .. job.a end
+end
+
+local function save_all()
+  local heads, none = {}, {}
+  for id, job in pairs(dirty) do
+    local head = short_head(job) or packed(job)
+    if head == '' then
+      none[#none + 1] = id
+    else
+      heads[#heads + 1], heads[#heads + 2] = id, head
+    end
+  end
+  if #none > 0 then many('HDEL', Q .. 'head', none) end
   if #heads > 0 then many('HSET', Q .. 'head', heads) end
 end
 

@@ -1,4 +1,5 @@
 -- line: the order of ready jobs and what holds them back (docs/design.md, section 3).
+-- uses: plain
 --
 -- `index`    ZSET class -> priority                   class is "priority|task|version"
 -- `r:CLASS`  ZSET group -> turn                       the ring: whose turn it is comes first
@@ -34,14 +35,6 @@ end
 
 local function priority_of(class)
   return tonumber(string.match(class, '^%d+'))
-end
-
-local function store_declared(key, field, rate, most)
-  if rate or most then
-    call('HSET', Q .. key, field, cmsgpack.pack({ r = rate, m = most }))
-  else
-    call('HDEL', Q .. key, field)
-  end
 end
 
 local function declared(key, field)
@@ -155,16 +148,13 @@ local function line_remove(class, group, lane, ids, first)
   call('HDEL', Q .. 'class', class)
 end
 
--- GCRA in whole microseconds, as `policy.Rate`: a time too far ahead is the work of a clock that went back.
 local function used_until(bucket, rate)
-  local tat, at = tonumber(call('ZSCORE', Q .. 'rate', bucket) or 0), now * 1000
-  if tat < at or tat > at + rate[2] * rate[1] + 60000000 then return at end
-  return tat
+  return gcra_used(tonumber(call('ZSCORE', Q .. 'rate', bucket) or 0), rate, now * 1000)
 end
 
 local function tokens(bucket, rate)
   if not rate then return MANY end
-  return math.max(0, math.floor((now * 1000 + rate[2] * rate[1] - used_until(bucket, rate)) / rate[1]))
+  return gcra_starts(used_until(bucket, rate), rate, now * 1000)
 end
 
 -- Jobs with one rate key may declare different rates: lanes that it holds back are looked at again.

@@ -1,5 +1,6 @@
 -- moves: every way a job changes its place, as in dray.broker.memory.world. The new place is written before the old one
 -- is left, except where both are the same kind of place.
+-- uses: due
 --
 -- `key`      HASH key -> "id\nuntil" (until '' means: until its job ends); `keyttl` ZSET key -> until
 -- `h:SESSION` SET "run id": what a session holds here; `v:SESSION` SET: runs that lost their validity
@@ -266,8 +267,22 @@ local function aftermath()
   return { posted, apart(), gone }
 end
 
+-- What simple jobs that fell due leave to tell.
+local function adopt(fallen)
+  for _, event in ipairs(fallen.events) do events[#events + 1] = event end
+  count('s', -fallen.moved)
+  count('r', fallen.moved)
+  for class, joined in pairs(fallen.ready) do woken.ready[class] = (woken.ready[class] or 0) + joined end
+end
+
 -- Jobs whose time has come, the longest overdue first: as `line_up` one by one, but each lane is joined once.
 local function promote(limit)
+  local fallen = next(jobs) == nil and fall_due(now, limit)
+  if fallen == nil then return 0 end
+  if fallen then
+    adopt(fallen)
+    return fallen.moved
+  end
   local due = call('ZRANGEBYSCORE', Q .. 'due', '-inf', now, 'LIMIT', 0, limit)
   if #due == 0 then return 0 end
   local ids, lanes, names = {}, {}, {}

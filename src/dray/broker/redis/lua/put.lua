@@ -5,11 +5,11 @@
 --          `i:TOKEN` STRING, for half an hour. It begins with when it was made, in µs by the server's clock; one
 --          older than ten minutes is refused: its jobs are put under a new one by then (see `finish_intents`)
 -- ARGV[4..] per job: id, body, extra. Extra is the class of a plain job (no key, bound, limit, group, delay, ttl or
---          dependency); "class\n{options}" of one that is plain but for limits of its task; else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies,
+--          dependency); "class\n{options}" of one that is plain but for limits of its task and a due time; else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies,
 --          w those not done, we {dependency, state} of those that ended badly, oq another queue has a job of this
 --          id that may be replaced
--- returns  {known, answers, aftermath}: known 1 once the queue is enlisted; answers 1 if all were plain and are ready
---          now, 0 if they were put before under this token, -1 if it is too old, else per job: verdict (c created, d duplicate, f full, l limited), state, id, replaced or '', and
+-- returns  {known, answers, aftermath}: known 1 once the queue is enlisted; answers 1 if all were new and are ready
+--          now, a text if all were new: per job r or s, ready or scheduled; 0 if they were put before under this token, -1 if it is too old, else per job: verdict (c created, d duplicate, f full, l limited), state, id, replaced or '', and
 --          the bound of a full queue, or in how many ms a limited one takes another, or ''
 --
 -- Nearly all jobs are plain: these are written together. The others take the moves one by one, in order.
@@ -165,13 +165,14 @@ local seen = {}
 for i = 4, #ARGV, 3 do
   local id, extra = ARGV[i], ARGV[i + 2]
   local json = string.byte(extra) == 123
-  if json or bounded or seen[id] or there[(i - 1) / 3] then
+  local due = not json and tonumber(string.match(extra, '"d":(%d+)'))
+  if json or due or bounded or seen[id] or there[(i - 1) / 3] then
     if all_plain then
       all_plain = false
       for j = 1, #plain, 3 do answer('c', 'r', plain[j]) end
     end
     flush()
-    put_one(id, ARGV[i + 1], json and cjson.decode(extra) or {})
+    put_one(id, ARGV[i + 1], json and cjson.decode(extra) or { d = due or nil })
   else
     plain[#plain + 1], plain[#plain + 2], plain[#plain + 3] = id, ARGV[i + 1], extra
     if not all_plain then answer('c', 'r', id) end

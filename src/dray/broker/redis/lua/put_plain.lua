@@ -1,21 +1,27 @@
--- put_plain: the short way through `put`, for plain jobs that are new and whose queue has no limits of an operator's.
+-- put_plain: the short way through `put`, for simple jobs that are new, in a queue that is not bounded.
 -- What else comes goes the whole way, and finds nothing changed.
+-- uses: plain
 --
--- Takes and returns what put does. New jobs stand behind all others of their lane, so only a lane that was empty
--- has to be put up: where it stands already, its head stays what it was.
+-- Takes and returns what put does. Jobs that start later are written head first: a body alone is a job that is ready.
 local function plainly()
-  local Q, call, first = KEYS[1], redis.call, ARGV[4]
+  local first = ARGV[4]
   if ARGV[3] ~= '' or not first then return end
-  local ids, seen = {}, {}
+  local ids, seen, later = {}, {}, false
   for i = 4, #ARGV, 3 do
     local id = ARGV[i]
-    if seen[id] or string.byte(ARGV[i + 2]) == 123 or string.find(ARGV[i + 2], '\n', 1, true) then return end
+    if seen[id] or string.byte(ARGV[i + 2]) == 123 then return end
+    later = later or string.find(ARGV[i + 2], '"d":', 1, true)
     seen[id], ids[#ids + 1] = true, id
   end
   -- Mostly none of these exists: one call instead of three.
   local special = call('EXISTS', Q .. 'set', Q .. 'class', Q .. 'sleep') > 0
-  if special and call('HEXISTS', Q .. 'set', 'limits') == 1 then return end
-  if #ids == 1 then
+  local set = special and call('HGET', Q .. 'set', 'limits')
+  if set then
+    set = cmsgpack.unpack(set)
+    if set.x or set.e then return end
+  end
+  local alone = #ids == 1 and not later
+  if alone then
     if call('HSETNX', Q .. 'job', first, ARGV[5]) == 0 then return end
   else
     for _, there in ipairs(call('HMGET', Q .. 'job', unpack(ids))) do
@@ -29,55 +35,65 @@ local function plainly()
   end
 
   local n = call('HMGET', Q .. 'n', 'known', 'line', 'turn', 'feed', 'events')
-  local line, turn = tonumber(n[2] or 0), tonumber(n[3] or 0)
-  local bodies, lanes, order = {}, {}, {}
+  local line, turn, now = tonumber(n[2] or 0), tonumber(n[3] or 0), tonumber(at)
+  local bodies, lanes, order, said, heads, dues, states, soonest = {}, {}, {}, {}, {}, {}, {}, nil
   for i = 4, #ARGV, 3 do
-    local id, class = ARGV[i], ARGV[i + 2]
-    local entries = lanes[class]
-    if not entries then
-      entries = {}
-      lanes[class], order[#order + 1] = entries, class
+    local id, body, class, options = ARGV[i], ARGV[i + 1], ARGV[i + 2], nil
+    local cut, due = string.find(class, '\n', 1, true), nil
+    if cut then
+      class, options = string.sub(class, 1, cut - 1), string.sub(class, cut + 1)
+      due = tonumber(string.match(options, '"d":(%d+)'))
     end
-    line = line + 1
-    local last, size = #entries, #bodies
-    entries[last + 1], entries[last + 2] = line, id
-    bodies[size + 1], bodies[size + 2] = id, ARGV[i + 1]
+    local size = #bodies
+    bodies[size + 1], bodies[size + 2] = id, body
+    if due and due > now then
+      local a = string.sub(body, -string.byte(body, -2) * 256 - string.byte(body, -1) - 2, -3)
+      local text = string.format('%.0f', due)
+      local last = #heads
+      heads[last + 1], heads[last + 2] = id, 's' .. text .. '\n' .. a
+      dues[last + 1], dues[last + 2] = text, string.sub(a, 1, 16) .. id
+      states[#states + 1], soonest = 's', math.min(soonest or due, due)
+    else
+      local entries = lanes[class]
+      if not entries then
+        entries = {}
+        lanes[class], order[#order + 1] = entries, class
+      end
+      line = line + 1
+      local last = #entries
+      entries[last + 1], entries[last + 2] = line, id
+      said[class] = options or false
+      if later then states[#states + 1] = 'r' end
+    end
   end
-  if #ids > 1 then call('HSET', Q .. 'job', unpack(bodies)) end
+  if #heads > 0 then
+    call('HSET', Q .. 'head', unpack(heads))
+    call('ZADD', Q .. 'due', unpack(dues))
+    call('HINCRBY', Q .. 'counts', 's', #heads / 2)
+  end
+  if not alone then call('HSET', Q .. 'job', unpack(bodies)) end
   for _, class in ipairs(order) do
-    local entries, lane = lanes[class], class .. '\n\n\n'
-    call('ZADD', Q .. 'l:' .. lane, unpack(entries))
-    if special then call('HDEL', Q .. 'class', class) end
-    if call('ZADD', Q .. 'g:' .. class .. '\n', 'NX', entries[1], lane) == 1
-      and not call('ZSCORE', Q .. 'r:' .. class, '') then
-      local before = call('ZSCORE', Q .. 'rb:' .. class, '')
-      if not before then turn = turn + 1 end
-      call('ZADD', Q .. 'r:' .. class, before or turn, '')
-      call('ZADD', Q .. 'index', string.match(class, '^%d+'), class)
+    turn = join(class, lanes[class], turn)
+    if said[class] then
+      local last = cjson.decode(said[class])
+      store_declared('class', class, last.r, last.m)
+    elseif special then
+      call('HDEL', Q .. 'class', class)
     end
   end
   local number, told = (n[4] or 0) + 1, (n[5] or 0) + #ids
   call('HSET', Q .. 'n', 'line', line, 'turn', turn, 'feed', number, 'events', told)
   call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / told))),
     number .. '-0', 'a', at, 'e', 'p0 ' .. table.concat(ids, '\np0 '))
-  call('HINCRBY', Q .. 'counts', 'r', #ids)
+  local ready = #ids - #heads / 2
+  if ready > 0 then call('HINCRBY', Q .. 'counts', 'r', ready) end
 
   local asleep = special and call('HGETALL', Q .. 'sleep') or {}
-  local channel = #asleep > 0 and 'dray:' .. string.match(Q, '{(.-):') .. ':b:'
-  for _, class in ipairs(#asleep > 0 and order or {}) do
-    local jobs, priority, task, version = #lanes[class] / 2, string.match(class, '^(%d+)|(.-)|(%d+)$')
-    for i = 1, #asleep, 2 do
-      if jobs == 0 then break end
-      local sleeper = asleep[i + 1] and cjson.decode(asleep[i + 1])
-      if sleeper and tonumber(version) <= sleeper.v and (not sleeper.p or sleeper.p[priority])
-        and (not sleeper.t or sleeper.t[task]) then
-        asleep[i + 1] = false
-        call('HDEL', Q .. 'sleep', asleep[i])
-        if call('PUBLISH', channel .. asleep[i], 'w' .. (sleeper.k or '')) > 0 then jobs = jobs - 1 end
-      end
-    end
+  if #asleep > 0 then
+    for _, class in ipairs(order) do rouse(asleep, class, #lanes[class] / 2) end
+    if soonest then rouse_early(asleep, soonest) end
   end
-  return { n[1] or 0, 1, { 0, {}, {} } }
+  return { n[1] or 0, later and table.concat(states) or 1, { 0, {}, {} } }
 end
 
 local quick = plainly()

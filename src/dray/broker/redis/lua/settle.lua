@@ -30,7 +30,7 @@ local function plainly(id, run, result, rest, head)
   if rest ~= '' or not head or string.byte(head) ~= 104 or jobs[id] then return false end
   local first, times, holder, a, stamp, class, more =
     string.match(head, '^h(%d+) (%d+ %d+) ([^\n]*)\n((%d+) ([^\n]*))(.*)$')
-  if first ~= run or holder ~= session or (more ~= '' and not string.find(more, '^' .. LIMITS_ONLY)) then return false end
+  if first ~= run or holder ~= session or (more ~= '' and not string.find(more, '^' .. MORE)) then return false end
   local n = #texts
   texts[n + 1] = id
   texts[n + 2] = 'o' .. run .. ' ' .. times .. ' ' .. at .. '\n' .. a .. more

@@ -1,10 +1,11 @@
--- settle_plain: the short way through `settle`, for successes of first runs that nothing has happened to, in a queue
--- without limits of an operator's. What else comes goes the whole way, and finds nothing changed.
+-- settle_plain: the short way through `settle`, for successes of first runs of simple jobs that nothing has happened to.
+-- What else comes goes the whole way, and finds nothing changed.
+-- uses: plain
 --
 -- Takes and returns what settle does. Whoever watches one of the jobs and listens is sent what a read would show:
 -- "id\nqueue now length-of-head length-of-body\n<head><body><result as given>", unless that is long.
 local function plainly()
-  local Q, call, session = KEYS[1], redis.call, ARGV[3]
+  local session = ARGV[3]
   local names, seen = {}, {}
   for i = 4, #ARGV, 4 do
     local id = ARGV[i]
@@ -21,12 +22,16 @@ local function plainly()
   local done_ttl, result_ttl = string.match(ARGV[2], '^(%d+),%-?%d+,(%d+)$')
   local forget = string.format('%.0f', now + done_ttl)
 
-  local texts, ended, refs, results, large, tasks = {}, {}, {}, {}, {}, {}
+  local texts, ended, refs, results, large, tasks, slot = {}, {}, {}, {}, {}, {}, false
   for i, head in ipairs(call('HMGET', Q .. 'head', unpack(names))) do
     local run, result = ARGV[4 * i + 1], ARGV[4 * i + 2]
-    local first, times, holder, a, stamp, task =
-      string.match(head or '', '^h(%d+) (%d+ %d+) ([^\n]*)\n((%d+) %d+|([^|]*)|%d+)$')
+    local first, times, holder, a, stamp, task, more =
+      string.match(head or '', '^h(%d+) (%d+ %d+) ([^\n]*)\n((%d+) %d+|([^|]*)|%d+)(.*)$')
     if first ~= run or holder ~= session then return end
+    if more ~= '' then
+      if not string.find(more, '^' .. MORE) then return end
+      a, slot = a .. more, slot or string.find(more, '"m"', 1, true)
+    end
     local id, n = names[i], 2 * i
     texts[n - 1], texts[n] = id, 'o' .. run .. ' ' .. times .. ' ' .. at .. '\n' .. a
     ended[n - 1], ended[n] = forget, string.sub(stamp, 1, 16) .. id
@@ -42,7 +47,9 @@ local function plainly()
   -- Mostly none of these exists: one call instead of three.
   local watched = {}
   if call('EXISTS', Q .. 'set', Q .. 'prog', Q .. 'ends') > 0 then
-    if call('EXISTS', Q .. 'set', Q .. 'prog') > 0 then return end
+    if call('EXISTS', Q .. 'prog') > 0 then return end
+    slot = slot or call('HEXISTS', Q .. 'set', 'limits') == 1
+    for task in pairs(tasks) do slot = slot or call('HEXISTS', Q .. 'set', 'limits:' .. task) == 1 end
     for i, waited_for in ipairs(call('SMISMEMBER', Q .. 'ends', unpack(names))) do
       if waited_for == 1 then
         if call('EXISTS', Q .. 'd:' .. names[i]) == 1 then return end
@@ -85,6 +92,8 @@ local function plainly()
     call('DEL', Q .. 'w:' .. id)
     call('SREM', Q .. 'ends', id)
   end
+  -- A slot that is free again may let start what a limit held back.
+  if slot then rouse_early(call('HGETALL', Q .. 'sleep')) end
   return { 1, { 0, {}, {} } }
 end
 

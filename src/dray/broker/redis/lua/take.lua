@@ -154,7 +154,8 @@ local last = tonumber(number)
 if request < last then return { 'old', last } end
 if request == last then return again(gave) end
 
-promote(1000)
+if early then adopt(early) end
+promote(1000 - (early and early.moved or 0))
 unblock_due()
 local filter = read_filter(7)
 take_offers(filter)

@@ -1,10 +1,13 @@
--- take_plain: the short way through `take`, for a queue in which nothing is due, held back, offered, limited or set, from
--- lanes without group and keys, of jobs that start for the first time. What else there is goes the whole way, and finds
--- nothing changed: all is read before anything is written.
+-- take_plain: the short way through `take`, for a queue in which nothing is held back, offered or paused, from lanes without
+-- group and keys, of simple jobs that start for the first time. Limits of the queue and of tasks are counted here as
+-- there. What else there is goes the whole way, and finds nothing changed (all is read before anything is written) but
+-- that simple jobs that were due are ready: `early` says which.
+-- uses: plain due
 --
 -- Takes and returns what take does.
+local early
 local function plainly()
-  local Q, call, session, want = KEYS[1], redis.call, ARGV[3], tonumber(ARGV[6])
+  local session, want = ARGV[3], tonumber(ARGV[6])
   if ARGV[10] ~= '' or want > 1000 then return end
   local lease, last = call('HGET', Q .. 's', session), call('HGET', Q .. 't', session)
   if not lease or (last and tonumber(string.match(last, '^%d+')) >= tonumber(ARGV[4])) then return end
@@ -15,9 +18,45 @@ local function plainly()
     now = tonumber(at)
   end
   if now >= cmsgpack.unpack(lease).x then return end
-  local special = call('EXISTS', Q .. 'blocked', Q .. 'offer', Q .. 'set', Q .. 'class', Q .. 'due')
-  if special > 1 or (special == 1 and call('EXISTS', Q .. 'due') == 0) then return end
-  if special == 1 and call('ZCOUNT', Q .. 'due', '-inf', at) > 0 then return end
+  local special = call('EXISTS', Q .. 'blocked', Q .. 'offer', Q .. 'set', Q .. 'class', Q .. 'due') > 0
+  local set, queue, spent, started, micros = {}, {}, {}, {}, now * 1000
+  if special then
+    if call('EXISTS', Q .. 'blocked', Q .. 'offer') > 0 then return end
+    local stored = call('HGETALL', Q .. 'set')
+    for i = 1, #stored, 2 do
+      if string.sub(stored[i], 1, 5) == 'pause' then return end
+      set[stored[i]] = cmsgpack.unpack(stored[i + 1])
+    end
+    queue = set.limits or {}
+    local fallen = fall_due(at, 1000)
+    if fallen == false then return end
+    early = fallen
+  end
+
+  -- How many more of `most` may start by one limit (of the queue or a task); as `class_room`.
+  local function within(most, what, top, rate)
+    if top then
+      local running = (call('HGET', Q .. 'running', what) or 0) + (started[what] or 0)
+      most = math.min(most, math.max(0, top - running))
+    end
+    if not rate then return most end
+    local tat = spent[what] or tonumber(call('ZSCORE', Q .. 'rate', what) or 0)
+    return math.min(most, gcra_starts(gcra_used(tat, rate, micros), rate, micros))
+  end
+
+  local function room(part)
+    local stored = call('HGET', Q .. 'class', part.class)
+    local said, own = stored and cmsgpack.unpack(stored) or {}, set['limits:' .. part.task] or {}
+    part.rate = own.r or said.r
+    return within(within(want, 'q', queue.m, queue.r), 't:' .. part.task, own.m or said.m, part.rate)
+  end
+
+  local function count(what, rate, took)
+    started[what] = (started[what] or 0) + took
+    if not rate or took == 0 then return end
+    local tat = spent[what] or tonumber(call('ZSCORE', Q .. 'rate', what) or 0)
+    spent[what] = gcra_used(tat, rate, micros) + took * rate[1]
+  end
 
   -- Names have no characters that JSON writes otherwise.
   local version, tasks, priorities = tonumber(ARGV[7]), ARGV[8], ARGV[9]
@@ -32,18 +71,21 @@ local function plainly()
   end
 
   local fresh, refs, texts, parts = {}, {}, {}, {}
-  -- Whether all it gives are plain.
+  -- Whether all it gives are simple.
   local function read(part)
-    local ids = call('ZRANGE', Q .. 'l:' .. part.lane, 0, want, 'WITHSCORES')
+    local most = special and room(part) or want
+    if most == 0 then return true end
+    local ids = call('ZRANGE', Q .. 'l:' .. part.lane, 0, most, 'WITHSCORES')
     local names = {}
-    for i = 1, math.min(#ids, 2 * want), 2 do names[#names + 1] = ids[i] end
+    for i = 1, math.min(#ids, 2 * most), 2 do names[#names + 1] = ids[i] end
     local heads, bodies = call('HMGET', Q .. 'head', unpack(names)), call('HMGET', Q .. 'job', unpack(names))
     local n = #refs
     for i, id in ipairs(names) do
       local body = bodies[i]
       if heads[i] or not body then return false end
       local a = string.sub(body, -string.byte(body, -2) * 256 - string.byte(body, -1) - 2, -3)
-      if string.find(a, '\n', 17, true) then return false end
+      local more = string.find(a, '\n', 17, true)
+      if more and not string.find(a, '^' .. MORE, more) then return false end
       local place = 2 * (n + i)
       refs[n + i] = '1 ' .. id
       fresh[place - 1], fresh[place] = id, body
@@ -51,6 +93,10 @@ local function plainly()
     end
     part.took, part.head = #names, ids[2 * #names + 2]
     want = want - #names
+    if special then
+      count('q', queue.r, #names)
+      count('t:' .. part.task, part.rate, #names)
+    end
     parts[#parts + 1] = part
     return true
   end
@@ -76,6 +122,7 @@ local function plainly()
     end
   end
 
+  local moved = early and early.moved or 0
   if #refs > 0 then
     call('HSET', Q .. 'head', unpack(texts))
     call('SADD', Q .. 'h:' .. session, unpack(refs))
@@ -87,15 +134,28 @@ local function plainly()
       else
         call('DEL', lane, group, Q .. 'r:' .. part.class)
         call('ZREM', Q .. 'index', part.class)
+        if special then call('HDEL', Q .. 'class', part.class) end
       end
       call('HINCRBY', Q .. 'running', 't:' .. part.task, part.took)
+      if moved > 0 then early.ready[part.class] = (early.ready[part.class] or 0) - part.took end
     end
     call('HINCRBY', Q .. 'running', 'q', #refs)
+    for what, tat in pairs(spent) do call('ZADD', Q .. 'rate', string.format('%.0f', tat), what) end
     call('HINCRBY', Q .. 'counts', 'h', #refs)
-    if call('HINCRBY', Q .. 'counts', 'r', -#refs) == 0 then call('HDEL', Q .. 'counts', 'r') end
-    local number, told = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #refs)
+  end
+  if #refs + moved > 0 then
+    if moved > 0 and call('HINCRBY', Q .. 'counts', 's', -moved) == 0 then call('HDEL', Q .. 'counts', 's') end
+    if call('HINCRBY', Q .. 'counts', 'r', moved - #refs) == 0 then call('HDEL', Q .. 'counts', 'r') end
+    local events = #refs > 0 and 't' .. table.concat(refs, '\nt') or ''
+    if moved > 0 then
+      events = table.concat(early.events, '\n') .. (#refs > 0 and '\n' or '') .. events
+      local asleep = call('HGETALL', Q .. 'sleep')
+      -- What it took itself needs nobody else's attention.
+      for class, left in pairs(#asleep > 0 and early.ready or {}) do rouse(asleep, class, left) end
+    end
+    local number, told = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #refs + moved)
     call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / told))),
-      number .. '-0', 'a', at, 'e', 't' .. table.concat(refs, '\nt'))
+      number .. '-0', 'a', at, 'e', events)
   end
   call('HSET', Q .. 't', session, ARGV[4] .. ' ' .. ARGV[5] .. '\n' .. table.concat(refs, '\n'))
   return { 'fresh', fresh, { 0, {}, {} } }

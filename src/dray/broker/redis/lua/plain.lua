@@ -1,0 +1,68 @@
+-- plain: what the short ways (`*_plain.lua`) share with the whole way, placed before both.
+--
+-- A simple job has no group, no keys and no options but limits of its task as a whole and a due time; MORE is what its
+-- attributes may say behind the class (see job). Its lane is "class\n\n\n", which is never held back.
+local Q, call = KEYS[1], redis.call
+local MORE = '\n\n\n\n{["rmd:,%d%[%]]+}$'
+
+-- GCRA in whole microseconds, as `policy.Rate`: a time too far ahead is the work of a clock that went back.
+local function gcra_used(tat, rate, at)
+  if tat < at or tat > at + rate[2] * rate[1] + 60000000 then return at end
+  return tat
+end
+
+local function gcra_starts(used, rate, at)
+  return math.max(0, math.floor((at + rate[2] * rate[1] - used) / rate[1]))
+end
+
+local function store_declared(key, field, rate, most)
+  if rate or most then
+    call('HSET', Q .. key, field, cmsgpack.pack({ r = rate, m = most }))
+  else
+    call('HDEL', Q .. key, field)
+  end
+end
+
+-- New jobs stand behind all others of their lane, so only a lane that was empty has to be put up: where it stands
+-- already, its head stays what it was. `entries`: number, id, number, id ... Returns the last turn given.
+local function join(class, entries, turn)
+  local lane = class .. '\n\n\n'
+  call('ZADD', Q .. 'l:' .. lane, unpack(entries))
+  if call('ZADD', Q .. 'g:' .. class .. '\n', 'NX', entries[1], lane) == 1
+    and not call('ZSCORE', Q .. 'r:' .. class, '') then
+    local before = call('ZSCORE', Q .. 'rb:' .. class, '')
+    if not before then turn = turn + 1 end
+    call('ZADD', Q .. 'r:' .. class, before or turn, '')
+    call('ZADD', Q .. 'index', string.match(class, '^%d+'), class)
+  end
+  return turn
+end
+
+-- Wakes as many as there are jobs of a class, of those who can run it (see `ring`). `asleep` is what `sleep` holds; who
+-- is woken is struck off it.
+local function rouse(asleep, class, jobs)
+  local channel = 'dray:' .. string.match(Q, '{(.-):') .. ':b:'
+  local priority, task, version = string.match(class, '^(%d+)|(.-)|(%d+)$')
+  for i = 1, #asleep, 2 do
+    if jobs <= 0 then return end
+    local sleeper = asleep[i + 1] and cjson.decode(asleep[i + 1])
+    if sleeper and tonumber(version) <= sleeper.v and (not sleeper.p or sleeper.p[priority])
+      and (not sleeper.t or sleeper.t[task]) then
+      asleep[i + 1] = false
+      call('HDEL', Q .. 'sleep', asleep[i])
+      if call('PUBLISH', channel .. asleep[i], 'w' .. (sleeper.k or '')) > 0 then jobs = jobs - 1 end
+    end
+  end
+end
+
+-- Wakes who would sleep beyond a time at which there is work; all, without one.
+local function rouse_early(asleep, due)
+  local channel = 'dray:' .. string.match(Q, '{(.-):') .. ':b:'
+  for i = 1, #asleep, 2 do
+    if asleep[i + 1] and (not due or cjson.decode(asleep[i + 1]).u > due) then
+      asleep[i + 1] = false
+      call('HDEL', Q .. 'sleep', asleep[i])
+      call('PUBLISH', channel .. asleep[i], '1')
+    end
+  end
+end
