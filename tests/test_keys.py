@@ -111,3 +111,12 @@ def test_keys_are_made_listed_and_revoked_from_the_shell(shell: Shell) -> None:
     assert sorted(done) == ["keys create", "keys create", "keys revoke"]
     assert "keys revoke" in shell.run("keys", "audit", "--limit", "1").out + shell.run("keys", "audit").out
     assert "roles" in shell.run("keys", "create", "x", "--role", "root", code=1).err
+
+
+def test_a_key_is_revoked_by_its_name_if_that_is_clear(shell: Shell) -> None:
+    alone = shell.json("keys", "create", "alone")
+    twins = [shell.json("keys", "create", "twin")["id"] for _ in range(2)]
+    told = shell.run("keys", "revoke", "twin", code=1).err
+    assert all(id in told for id in twins)
+    assert shell.json("keys", "revoke", "alone") == {"revoked": [alone["id"]]}
+    assert sorted(key["id"] for key in shell.json("keys", "ls")) == sorted(twins)

@@ -68,24 +68,27 @@ def ls() -> None:
 
 
 @keys_command.command("revoke")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("given", nargs=-1, required=True, metavar="ID|NAME...")
 @target_options
 @json_option
-def revoke(ids: tuple[str, ...]) -> int:
-    """Revoke keys. Servers refuse them within a second or two."""
+def revoke(given: tuple[str, ...]) -> int:
+    """Revoke keys. Servers refuse them within a second or two.
+
+    A name does if only one key has it.
+    """
     app = open_store()
+    known = app.keys.list()
     gone = []
-    for id in ids:
-        if app.keys.revoke(id):
+    for text in given:
+        id = _named(text, known)
+        if id is not None and app.keys.revoke(id):
             app.keys.record(_user(), "keys revoke", id)
             gone.append(id)
-        else:
-            note(f"there is no key {id}")
     if wants_json():
         say_json({"revoked": gone})
     elif gone:
         say(f"revoked: {', '.join(gone)}")
-    return 0 if len(gone) == len(ids) else 1
+    return 0 if len(gone) == len(given) else 1
 
 
 @keys_command.command("audit")
@@ -104,6 +107,18 @@ def audit(limit: int) -> None:
         )
     else:
         note("nothing was done yet")
+
+
+def _named(text: str, known: list[Key]) -> str | None:
+    """The id that is meant; names need not be unique, and guessing could leave the leaked key in force."""
+    if any(key.id == text for key in known):
+        return text
+    ids = [key.id for key in known if key.name == text]
+    if not ids:
+        note(f"there is no key {text}")
+    elif len(ids) > 1:
+        note(f"several keys are named {text}: give the ids of those to revoke ({', '.join(ids)})")
+    return ids[0] if len(ids) == 1 else None
 
 
 def _key_json(key: Key) -> dict[str, Any]:
