@@ -200,6 +200,13 @@ def test_what_is_wrong_with_a_query_is_told_by_field(http: httpx.Client, query: 
     assert (status, told) == (422, field)
 
 
+def test_an_empty_filter_filters_nothing(http: httpx.Client) -> None:
+    http.post("/api/jobs", json={"task": "add", "args": [1], "id": "unfiltered"})
+    found = http.get("/api/jobs?state=&queue=&task=&tag=&q=&cursor=&priority=&limit=")
+    assert "unfiltered" in {job["id"] for job in found.json()["jobs"]}
+    assert http.get("/api/jobs/unfiltered/result?wait=").status_code in (200, 202)
+
+
 def test_an_unknown_job_is_not_found(http: httpx.Client) -> None:
     for method, path in (
         ("GET", "/api/jobs/nope"),

@@ -342,6 +342,10 @@ def _read_query(route: Route, raw: bytes) -> object:
             raise Refused(422, "invalid_query", f"{name} is given twice", name)
         given[name] = value
     if route.query is not None:
+        # a form that is not filled in sends `state=`: that filters by nothing
+        given = {
+            name: value for name, value in given.items() if value or name not in route.query.__struct_fields__
+        }
         query = msgspec.convert(given, route.query, strict=False)
         for name in given:
             if getattr(query, name) is None:  # the text `null`, which msgspec takes for nothing
