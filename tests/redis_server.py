@@ -99,7 +99,7 @@ class Server:
             assert time.monotonic() < end, "the cluster does not come up"
             time.sleep(0.02)
 
-    def command(self, *args: str, password: str | None = None) -> Any:
+    def command(self, *args: str | bytes, password: str | None = None) -> Any:
         """A command on a connection of its own, through the socket in the file system."""
         reader = hiredis.Reader()
         with socket.socket(socket.AF_UNIX) as link:

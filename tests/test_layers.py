@@ -21,8 +21,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "broker.memory broker.sqlite broker.redis",
         "broker",
         "settings roster recovery stats fitness",
-        "call context watching client info why twins task handle envelope tracing enqueuing operate external tokens feed keys"
-        " reconciling declaring schedules app loading",
+        "call context watching client info why twins task handle envelope tracing enqueuing operate external"
+        " tokens feed keys reconciling declaring schedules app loading",
         "worker",
         "history observe",
         "serve",
