@@ -101,6 +101,14 @@ def test_a_wrong_call_ends_with_2_and_a_hint(shell: Shell, args: list[str], says
     assert ended.out == ""
 
 
+@pytest.mark.parametrize("args", [[], ["queues"]])
+def test_a_group_without_a_command_tells_its_help_once(shell: Shell, args: list[str]) -> None:
+    ended = shell.run(*args, code=2)
+    told = ended.out + ended.err
+    assert told.count("Usage:") == 1
+    assert "dray: Usage" not in told
+
+
 def test_options_may_stand_before_or_after_the_command(shell: Shell) -> None:
     shell.enqueue("add", 1)
     url = f"sqlite:///{shell.folder}/.dray/dray.db"

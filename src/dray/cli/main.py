@@ -172,6 +172,10 @@ def main(args: Sequence[str] | None = None) -> int:
 def _report(error: click.ClickException | DrayError | OSError) -> int:
     if os.environ.get("DRAY_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
+    # A group without a command: the help, which is no complaint. Older versions of click print it themselves.
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        click.echo(str(error), err=True)
+        return 2
     if isinstance(error, click.UsageError):
         context = error.ctx
         if context is not None:
