@@ -137,9 +137,9 @@ def test_settings_in_the_apps_code_count_and_options_win(shell: Shell) -> None:
 def test_logs_can_be_json(shell: Shell) -> None:
     shell.enqueue("boom")
     ended = shell.spawn("worker", "-p", "1", "--burst", "--log-format", "json", "--log-level", "debug")
-    lines = [line for line in ended.err.splitlines() if line.startswith("{")]
-    assert lines
-    assert all("message" in json.loads(line) for line in lines)
+    messages = [json.loads(line)["message"] for line in (ended.out + ended.err).splitlines()]
+    assert any("boom" in message for message in messages)
+    assert any("stop with Ctrl-C" in message for message in messages)
 
 
 @pytest.mark.parametrize(

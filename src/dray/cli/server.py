@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -63,7 +64,9 @@ def server_command(proto: bool, insecure: bool, **given: Any) -> int:
         serving = import_module("dray.serve.server")
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}: `pip install 'dray[server]'` installs what it needs") from error
-    code: int = serving.serve(app, insecure=insecure, announce=_announce)
+    # as for workers: with logs in JSON, every line is
+    tell = logging.getLogger("dray.serve").info if settings.log_format == "json" else _announce
+    code: int = serving.serve(app, insecure=insecure, announce=tell)
     return code
 
 

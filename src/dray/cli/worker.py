@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import socket
 import sys
 from collections.abc import Callable
@@ -43,6 +44,8 @@ OPTIONS: Final = {
 }
 """Settings that are options of the command: letter, and what stands for the value."""
 SCHEDULER_OPTIONS: Final = ("lease", "shutdown_grace", "metrics", "log_level", "log_format")
+
+_log: Final = logging.getLogger("dray.worker")
 
 
 def _setting_options(*names: str) -> Callable[[F], F]:
@@ -96,10 +99,12 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool) -> int:
     if burst and not settings.runs_jobs:
         raise click.ClickException("--burst: mode scheduler-only runs no jobs, and so never ends by itself")
     _check_tasks(settings, probed)
-    _mention_unserved(settings, probed, chosen="queues" in chosen)
     logs.set_up(settings.log_level, settings.log_format)
+    as_json = settings.log_format == "json"  # then every line is, for who reads both streams as one
+    tell: Callable[[str], None] = _log.info if as_json else _announce
+    _mention_unserved(settings, probed, _log.warning if as_json else note, chosen="queues" in chosen)
     render = None if settings.metrics is None else _renderer()
-    return run_worker(path, settings, burst=burst, reload=reload, announce=_announce, render=render)
+    return run_worker(path, settings, burst=burst, reload=reload, announce=tell, render=render)
 
 
 def _renderer() -> Render:
@@ -141,8 +146,10 @@ def _check_tasks(settings: Settings, probed: Probed) -> None:
             raise click.ClickException(f"tasks: the app has no task named {name!r}; {known}")
 
 
-def _mention_unserved(settings: Settings, probed: Probed, *, chosen: bool) -> None:
+def _mention_unserved(
+    settings: Settings, probed: Probed, tell: Callable[[str], None], *, chosen: bool
+) -> None:
     """Tasks whose queue this worker leaves alone: forgotten, unless somebody said `-Q` just now."""
     left = sorted({queue for queue in probed.tasks.values() if queue not in settings.queues})
     if left and settings.runs_jobs and settings.tasks is None and not chosen:
-        note(f"note: this worker does not serve queue {', '.join(left)}, which the app's tasks use (-Q)")
+        tell(f"note: this worker does not serve queue {', '.join(left)}, which the app's tasks use (-Q)")
