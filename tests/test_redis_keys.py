@@ -286,3 +286,34 @@ def test_every_key_of_a_script_is_in_a_head() -> None:
     for script in SCRIPTS.values():
         used |= set(re.findall(r"[QN] \.\. '([a-z]+):?'", script.source))
     assert [name for name in sorted(used) if f"`{name}" not in heads] == []
+
+
+def test_what_is_kept_of_delayed_and_limited_jobs_is_short(server: Server) -> None:
+    """Else `take` and `settle` would go the long way with them, at several times the cost."""
+
+    async def play() -> list[bytes]:
+        broker = await connect(f"redis://127.0.0.1:{server.port}", "short")
+        names = [f"q:{number:032x}" for number in range(4)]
+        seen: list[bytes] = []
+
+        def heads() -> None:
+            found = server.command("HMGET", "dray:{short:q}:head", *names)
+            seen.append(b"".join(head[:1] if head else b"-" for head in found))
+
+        fields: list[dict[str, Any]] = [{}, {"rate": "9/s+9"}, {"max_running": 9}, {}]
+        put = [
+            Job(id=id, task=f"t{n}", queue="q", due=5000, **one)
+            for n, (id, one) in enumerate(zip(names, fields, strict=True))
+        ]
+        await broker.put(put, now=1000)
+        heads()
+        await broker.renew([Beat("s", 60_000)], now=5000)
+        taken = await broker.take("s", 1, ["q"], Filter(), 3, now=5000)
+        heads()
+        done = [Outcome(id=one.job.id, run=one.run, kind=OutcomeKind.SUCCEEDED) for one in taken]
+        await broker.settle("s", done, now=5001)
+        heads()
+        await broker.close()
+        return seen
+
+    assert asyncio.run(play()) == [b"ssss", b"hhh-", b"ooo-"]

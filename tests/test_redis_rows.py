@@ -67,6 +67,8 @@ def test_heads_in_both_forms() -> None:
     done = read_head(b"o1 17 1000 2000\n1700000000000000 5|t|1")
     assert (done.s, done.t, done.z, done.b) == ("o", 1, 2000, 1000)
     assert read_head(b"").s == "r"
+    later = read_head(b's2500\n1700000000000000 5|t|1\n\n\n\n{"d":2500}')
+    assert (later.s, later.r, later.d, later.R) == ("s", 0, 2500, [])
 
 
 @pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(Job)])
