@@ -196,6 +196,26 @@ def test_without_the_setting_nothing_is_sent_along() -> None:
     assert App("traced", broker="memory://", otel=True).tracing is not None
 
 
+def test_a_failure_without_an_sdk_is_one_log_line_that_names_no_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App("traced", broker="memory://", retries=0)
+    app.trace(trace.NoOpTracerProvider())
+
+    @app.task
+    async def forge() -> None:
+        raise ValueError("bad\n12:00:00.000 INFO dray.worker: all is well \x1b[31m")
+
+    with app.testing() as t:
+        forge.enqueue()
+        t.drain()
+    [record] = [record for record in caplog.records if "ended as dead" in record.getMessage()]
+    line = ConsoleFormatter().format(record)
+    assert line.isprintable()
+    assert "bad\\n12:00" in line
+    assert "trace" not in json.loads(JsonFormatter().format(record))
+
+
 def test_log_lines_from_inside_a_job_say_which_job_and_trace(spans: Spans) -> None:
     live = live_of(spans.app, "look")
     made = logging.LogRecord("shop", logging.INFO, __file__, 1, "half way", (), None)

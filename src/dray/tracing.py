@@ -78,7 +78,8 @@ class Tracing:
         if span.is_recording():
             span.set_attributes(_processed(taken))
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            yield Attempt(span, trace.format_trace_id(span.get_span_context().trace_id))
+            told = span.get_span_context()  # of the API alone, without an SDK, it names no trace
+            yield Attempt(span, trace.format_trace_id(told.trace_id) if told.is_valid else None)
 
     def flush(self, timeout: float) -> None:
         """Send what the SDK still holds: executors end without any further ado."""
@@ -96,7 +97,7 @@ class Attempt:
 
     __slots__ = ("_span", "trace")
 
-    def __init__(self, span: Span | None, trace_id: str) -> None:
+    def __init__(self, span: Span | None, trace_id: str | None) -> None:
         self._span, self.trace = span, trace_id
 
     def ended(self, outcome: Outcome) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from typing import Final
@@ -15,6 +16,7 @@ from dray.worker.live import Live
 
 FAILURES: Final = frozenset({OutcomeKind.RETRY, OutcomeKind.DEAD, OutcomeKind.CRASHED})
 _NEEDED: Final = {"job", "task", "attempt"}
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _ABOUT: Final = ("job", "task", "attempt", "trace")
 
 log = logging.getLogger("dray.worker")
@@ -41,9 +43,14 @@ def _about(record: logging.LogRecord) -> dict[str, object]:
 def log_end(live: Live, outcome: Outcome) -> None:
     """Say how a run ended that did not succeed."""
     job, error = live.taken.job, outcome.error
-    what = "" if error is None else f": {error.type}: {error.message}"
+    what = "" if error is None else f": {_harmless(f'{error.type}: {error.message}')}"
     level = logging.WARNING if outcome.kind in FAILURES else logging.INFO
     log.log(level, "%s (%s) ended as %s%s", job.id, job.task, outcome.kind, what, extra=about(live))
+
+
+def _harmless(text: str) -> str:
+    """What a job says can neither pass for a line of ours nor act on a terminal."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class ConsoleFormatter(logging.Formatter):
