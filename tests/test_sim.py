@@ -28,6 +28,9 @@ FOUND_AT = {
     "DropsUnansweredOutcomes": 6,
     "ForgetsLostRuns": 5,
     "LendsSlotsForGood": 4,
+    "WatchesInTwoSteps": 68,
+    "LosesWordWithTheWait": 18,
+    "TakesSilenceForYes": 5,
 }
 """Where those that take longer to find were found last: the search begins there, and goes on from there."""
 
@@ -228,11 +231,13 @@ def test_jobs_come_to_everything_that_a_run_can_come_to() -> None:
             places[place] = places.get(place, 0) + 1
             super()._ended(live, outcome)
 
-    for seed in range(100, 120):
+    everything = set(OutcomeKind), {"OnLoop", "Threads", "Children"}
+    for seed in range(100, 100 + SEEDS_MAX):
         report = sim.simulate(seed, sim.Parts(executor=Counting))
         assert report.ok, report.text()
-    assert set(kinds) == set(OutcomeKind)
-    assert set(places) == {"OnLoop", "Threads", "Children"}
+        if (set(kinds), set(places)) == everything:
+            break
+    assert (set(kinds), set(places)) == everything
 
 
 @pytest.mark.timeout(3600)
