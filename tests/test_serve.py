@@ -289,10 +289,11 @@ def test_queues_are_paused_limited_and_purged(http: httpx.Client) -> None:
     assert error(http.post("/api/queues/a%20b/pause")) == (422, "invalid_queue", "queue")
 
 
-def test_a_full_queue_says_when_to_come_back(http: httpx.Client) -> None:
-    http.put("/api/queues/tight/limits", json={"max_ready": 1})
-    post(http, "add", 1, queue="tight")
-    reply = http.post("/api/jobs", json={"task": "add", "args": [1], "queue": "tight"})
+@pytest.mark.parametrize("overflow", ["raise", "wait"])
+def test_a_full_queue_says_when_to_come_back(http: httpx.Client, overflow: str) -> None:
+    http.put(f"/api/queues/tight-{overflow}/limits", json={"max_ready": 1, "overflow": overflow})
+    post(http, "add", 1, queue=f"tight-{overflow}")
+    reply = http.post("/api/jobs", json={"task": "add", "args": [1], "queue": f"tight-{overflow}"})
     assert error(reply)[:2] == (429, "queue_full")
     assert int(reply.headers["retry-after"]) >= 1
 

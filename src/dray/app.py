@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import isasyncgenfunction, signature
@@ -50,6 +51,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 RunMiddleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
+PATIENT: ContextVar[bool] = ContextVar("dray_patient", default=True)
+"""Whether an enqueue may wait for room; a server's may not, lest one full queue takes up all its requests."""
 _FULL_PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5)
 """Seconds between tries to enter a full queue whose overflow rule is to wait."""
 _LONGEST_PAUSE = 1.0
@@ -318,7 +321,7 @@ class App(Declaring):
         """Wait for room in a full queue, where that is the rule; the operator's word on it comes first."""
         queues = await link.broker.queues()
         rule = next((queue.limits.overflow for queue in queues if queue.name == job.queue), None)
-        if (rule or job.overflow) != "wait":
+        if (rule or job.overflow) != "wait" or not PATIENT.get():
             return refused
         if link.blocking:
             forbid_on_worker_loop("waiting for room in a full queue", "await ….aenqueue()")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dray.app import App
+from dray.app import PATIENT, App
 from dray.call import Call, Using, read_options
 from dray.errors import UnknownTask
 from dray.handle import JobHandle
@@ -72,7 +72,11 @@ def _spare_id(ask: Ask, number: int) -> str | None:
 async def enqueue(app: App, caller: Caller, given: JobIn, spare_id: str | None = None) -> Submitted:
     """Enqueue one job for a caller, as far as they may."""
     call = _call(app, caller, given, spare_id)
-    job = await app.asubmit(call)
+    token = PATIENT.set(False)
+    try:
+        job = await app.asubmit(call)
+    finally:
+        PATIENT.reset(token)
     if not isinstance(job, JobHandle):
         raise Refused(409, "not_enqueued", "the app's middleware did not let it through")
     if job.duplicate and caller.limited:
