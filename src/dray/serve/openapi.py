@@ -94,7 +94,12 @@ def _parameters(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]
         schema = queries[route.query]
         required = schema.get("required", ())
         found += [
-            {"name": name, "in": "query", "required": name in required, "schema": _without_null(kind)}
+            {
+                "name": name,
+                "in": "query",
+                "required": name in required,
+                "schema": _without_null(kind) if name in required else _or_empty(_without_null(kind)),
+            }
             for name, kind in schema["properties"].items()
         ]
     found += [
@@ -102,6 +107,12 @@ def _parameters(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]
         for name in route.headers
     ]
     return found
+
+
+def _or_empty(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter without a value is as good as none."""
+    described = {name: schema.pop(name) for name in ("description", "default") if name in schema}
+    return {"anyOf": [schema, {"type": "string", "maxLength": 0}], **described}
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
