@@ -111,7 +111,9 @@ def _parameters(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]
 
 def _or_empty(schema: dict[str, Any]) -> dict[str, Any]:
     """A parameter without a value is as good as none."""
-    described = {name: schema.pop(name) for name in ("description", "default") if name in schema}
+    described: dict[str, Any] = {
+        name: schema.pop(name) for name in ("description", "default") if name in schema
+    }
     return {"anyOf": [schema, {"type": "string", "maxLength": 0}], **described}
 
 
