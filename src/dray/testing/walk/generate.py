@@ -90,6 +90,8 @@ class Generator:
     def _verb(self, session: str) -> str:
         """Any, but mostly something that can be done now."""
         verb = self.rng.choices(self._verbs, self._weights)[0]
+        if verb == "put" and self._crowded():
+            verb = "take"
         if self.rng.random() < 0.1:
             return verb
         if verb == "settle" and not any(self.view.held.values()):
@@ -97,6 +99,10 @@ class Generator:
         if verb in ("take", "wait_take") and self.view.alive.get(session, 0) <= self.now:
             verb = "renew"
         return verb
+
+    def _crowded(self) -> bool:
+        """Of more than 50 ready jobs a broker may only estimate how old the oldest is."""
+        return sum(not state.finished for state in self.view.ids.values()) > 44
 
     def ending(self) -> list[Op]:
         """The order of the lines and the state of the limits are hidden; what is handed out shows them."""
