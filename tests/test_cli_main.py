@@ -406,3 +406,8 @@ def test_json_on_a_terminal_has_no_colours(shell: Shell) -> None:
     code, shown = on_terminal(shell, "jobs", "ls", "--json")
     assert code == 0
     assert "\x1b" not in shown
+
+
+def test_list_is_another_word_for_ls(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    assert shell.run("jobs", "list").out == shell.run("jobs", "ls").out

@@ -262,5 +262,47 @@ def test_a_call_is_checked_as_python_does(
         hints.check(tuple(args), kwargs)
 
 
+def typed(
+    number: int = 0,
+    share: float = 0.0,
+    when: datetime | None = None,
+    many: list[int] | None = None,
+    **more: str,
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "wrong"),
+    [
+        ({"number": "x"}, "number"),
+        ({"number": 1.5}, "number"),
+        ({"number": None}, "number"),
+        ({"share": "1"}, "share"),
+        ({"when": "not a time"}, "when"),
+        ({"many": 3}, "many"),
+        ({"other": 3}, "other"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_where_it_is_given(kwargs: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(TypeError, match=rf"^typed\(\): argument '{wrong}': "):
+        Hints.of(typed).check_call((), kwargs)
+    args = list(kwargs.values()) if wrong == "number" else []
+    if args:
+        with pytest.raises(TypeError, match=rf"^typed\(\): argument '{wrong}': "):
+            Hints.of(typed).check_call(tuple(args), {})
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"number": True, "share": 1, "when": NOW, "other": "text"},
+        {"when": "2026-11-16T12:00:00Z", "many": [1, 2]},
+        {"number": -(2**70), "share": float("inf"), "many": None},
+    ],
+)
+def test_what_the_worker_will_take_is_not_refused(kwargs: dict[str, Any]) -> None:
+    Hints.of(typed).check_call((), kwargs)
+
+
 def test_sequences_of_dataclasses_are_lists() -> None:
     assert _convert(Sequence[Item], (ITEM,), text=False) == [Item("n", NOW)]

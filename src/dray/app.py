@@ -221,7 +221,7 @@ class App(Declaring):
             name = name.name
         task = self.tasks.get(check_name("task", name))
         if task is not None:
-            task.hints.check(args, kwargs)
+            task.hints.check_call(args, kwargs)
         elif near := get_close_matches(name, self.tasks, 1):
             warnings.warn(
                 f"no task of this app is named {name!r} (did you mean {near[0]}?): its jobs wait for "

@@ -108,7 +108,7 @@ class Declaring:
             if check_name("name", name) in self.declarations:
                 raise InvalidInput("name", name, "this app declares a schedule of this name already")
             args, kwargs = read_call(options)
-            task.hints.check(args, kwargs)
+            task.hints.check_call(args, kwargs)
             call = Call[Any](task.name, args, kwargs, read_job_options(options))
             declaration = Declaration(name, rule, call, read_ways(options))
             schedule_of(cast("App", self), declaration)  # what does not fit is to fail here, not in a worker

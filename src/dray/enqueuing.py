@@ -72,7 +72,7 @@ class _Passage:
         outgoing = self.outgoing
         task = self._app.tasks.get(outgoing.task)
         if task is not None:
-            task.hints.check(outgoing.args, outgoing.kwargs)
+            task.hints.check_call(outgoing.args, outgoing.kwargs)
         return Call(outgoing.task, outgoing.args, outgoing.kwargs, outgoing.options)
 
 

@@ -33,6 +33,8 @@ from dray.values import describe
 _LEAVES: Final = frozenset(
     {NoneType, bool, int, float, str, bytes, datetime, date, time, timedelta, UUID, Decimal}
 )
+_SCALARS: Final = frozenset({NoneType, bool, int, float, str})
+"""What every codec brings back as it was."""
 _UNTYPED: Final = (Any, object, inspect.Parameter.empty)
 _Parameter = inspect.Parameter
 
@@ -182,7 +184,7 @@ class Hints:
                     self._keywords[parameter.name] = hint
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """TypeError if the function cannot be called like this."""
+        """TypeError if the function cannot be called with so many arguments, or ones of these names."""
         given = len(args)
         if given < len(self._fits):
             must, may = self._fits[given]
@@ -193,6 +195,29 @@ class Hints:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
+
+    def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The same, and TypeError if the worker will refuse a value for its type.
+
+        Only values are looked at that are what they will be where the job runs: numbers, texts and the like,
+        not what is inside of lists or classes.
+        """
+        self.check(args, kwargs)
+        for (name, hint), value in zip(self.positional, args, strict=False):
+            if hint is not None and type(value) is not hint.leaf and type(value) in _SCALARS:
+                self._check_one(name, hint, value)
+        for name, value in kwargs.items():
+            hint = self._keywords.get(name, self._rest_keywords)
+            if hint is not None and type(value) is not hint.leaf and type(value) in _SCALARS:
+                self._check_one(name, hint, value)
+
+    def _check_one(self, name: str, hint: Hint, value: Any) -> None:
+        try:
+            hint.convert(value)
+        except msgspec.ValidationError as error:
+            raise TypeError(f"{self.name}(): argument {name!r}: {error}") from None
+        except Exception as error:  # a class that checks itself
+            raise TypeError(f"{self.name}(): argument {name!r}: {describe(error)}") from None
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether the function can be called like this."""

@@ -165,7 +165,7 @@ class Task(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The call as a value, to be enqueued later or together with others."""
-        self.hints.check(args, kwargs)
+        self.hints.check_call(args, kwargs)
         return Call(self.name, args, kwargs)
 
     def using(self, **options: Unpack[Using]) -> Prepared[P, R]:
@@ -240,7 +240,7 @@ class Prepared(Generic[P, R]):
     delay = enqueue
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        self.task.hints.check(args, kwargs)
+        self.task.hints.check_call(args, kwargs)
         return Call(self.task.name, args, kwargs, self.options)
 
     def using(self, **options: Unpack[Using]) -> Prepared[P, R]:

@@ -66,7 +66,9 @@ class Suggesting(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
+        if name == "list" and self.get_command(ctx, "ls") is not None:
+            args = ["ls", *args[1:]]
+        elif not name.startswith("-") and self.get_command(ctx, name) is None:
             near = difflib.get_close_matches(name, self.list_commands(ctx), n=2, cutoff=0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else f"`{ctx.command_path} --help` lists them"
             raise click.UsageError(f"no command is named {name!r}; {hint}", ctx)
