@@ -86,7 +86,7 @@ def test_the_script_and_the_module_are_the_same_command(shell: Shell) -> None:
     [
         (["wrker"], "no command is named 'wrker'; did you mean worker"),
         (["xyzzy"], "no command is named 'xyzzy'; `dray --help` lists them"),
-        (["jobs", "list"], "no command is named 'list'; did you mean ls?"),
+        (["jobs", "lst"], "no command is named 'lst'; did you mean ls?"),
         (["dead", "reply"], "did you mean replay?"),
         (["queues", "stop"], "`dray queues --help` lists them"),
         (["workers", "l"], "did you mean ls?"),
@@ -295,7 +295,7 @@ def test_output_that_nobody_reads_any_more_is_no_error(shell: Shell) -> None:
 
 
 def test_text_that_the_terminal_cannot_show_is_no_error(shell: Shell) -> None:
-    shell.enqueue("add", "ünï", description="Größe ∞")
+    shell.enqueue("send", "ünï", description="Größe ∞")
     for codec in ("ascii", "cp1252"):
         shell.spawn("jobs", "ls", environ={"PYTHONIOENCODING": codec})
         listed = shell.spawn("jobs", "ls", "--json", environ={"PYTHONIOENCODING": codec}).json
