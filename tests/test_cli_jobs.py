@@ -96,7 +96,7 @@ def test_show_tells_call_state_times_result_and_error(shell: Shell) -> None:
 
 
 def test_nothing_in_a_job_acts_on_the_terminal(shell: Shell) -> None:
-    evil = shell.enqueue("add", "\x1b]0;owned\x07\x1b[2J")
+    evil = shell.enqueue("send", "\x1b]0;owned\x07\x1b[2J")
     assert "\x1b" not in shell.run("jobs", "show", evil).out
     assert "\\u001b" in shell.run("jobs", "show", evil).out
     assert "\x1b" not in shell.run("jobs", "ls").out
@@ -104,11 +104,11 @@ def test_nothing_in_a_job_acts_on_the_terminal(shell: Shell) -> None:
 
 
 def test_arguments_that_json_lacks_are_shown_in_what_it_has(shell: Shell) -> None:
-    odd = [b"\x00\xff", (1, 2), {3, 1}, float("nan"), 2**70, {1: "a"}]
+    odd = [b"\x00\xff", (1, 2), {3, 1}, [float("nan")], 2**70, {1: "a"}]
     id = shell.enqueue("add", *odd[:2])
     assert shell.json("jobs", "show", id)["args"] == ["AP8=", [1, 2]]
     id = shell.enqueue("add", *odd[2:4])
-    assert shell.json("jobs", "show", id)["args"] == [[1, 3], None]
+    assert shell.json("jobs", "show", id)["args"] == [[1, 3], [None]]
     id = shell.enqueue("add", *odd[4:])
     assert shell.json("jobs", "show", id)["args"] == [2**70, {"1": "a"}]
 
