@@ -24,7 +24,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 test: lint types servers ## lint, types and all tests
-	$(RUN) -m pytest -n $(JOBS) --maxprocesses 4
+	$(RUN) -m pytest -n $(JOBS)
 
 servers: $(READY) ## what the tests run on: valkey comes with .venv, redis-server from the system
 	@$(RUN) tests/redis_install.py

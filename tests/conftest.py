@@ -10,6 +10,7 @@ from shell import Shell, make_shell
 from sqlite_file import LAYOUT, opened
 
 from dray.broker.sqlite.database import Database
+from dray.settings.model import cores
 
 
 @pytest.fixture
@@ -36,3 +37,8 @@ def db(path: Path, layout: Path) -> Iterator[Database]:
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
     """A project with an app, and the command `dray` in its folder."""
     return make_shell(tmp_path / "shop", monkeypatch, capsys)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`. Half of the tests wait for processes and servers: one runner more keeps the cores busy."""
+    return min(4, cores() + 1)
