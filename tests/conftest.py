@@ -40,5 +40,5 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`. Half of the tests wait for processes and servers: one runner more keeps the cores busy."""
+    """For `-n auto`. Half of the tests wait for processes and servers: one runner more keeps cores busy."""
     return min(4, cores() + 1)
