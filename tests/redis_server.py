@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -47,13 +48,16 @@ def need(kind: str) -> None:
 
 
 def free_port() -> int:
-    """A port whose cluster bus port (10000 above) is free as well."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port < 55_000:
+    """A port that nobody is given by chance while its server is away: not one of the system's own choice.
+
+    Else a client that tries to connect to it may get it as the port at its own end, and hold it.
+    """
+    for port in random.sample(range(15_000, 30_000), 200):
+        with socket.socket() as probe, socket.socket() as bus, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))  # of a cluster
             return port
+    raise RuntimeError("no port is free")
 
 
 class Server:

@@ -185,8 +185,12 @@ class Crew:
             time.sleep(0.005)
 
     def end(self) -> None:
-        for worker in self._workers:
-            worker.says("ready")  # before, a signal would end it in no order at all
-        codes = [worker.end() for worker in self._workers]
-        assert self._server.end() == 0
-        assert codes == [0] * len(codes)
+        try:
+            for worker in self._workers:
+                worker.says("ready")  # before, a signal would end it in no order at all
+            codes = [worker.end() for worker in self._workers]
+            assert self._server.end() == 0
+            assert codes == [0] * len(codes)
+        finally:
+            for process in (*self._workers, self._server):
+                process.kill()
