@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from bench import machine
+from bench.command import choose, command, workplace
 from bench.lateness.cases import FULL, QUICK, TINY, Bench, Late, Plan, worker
 from bench.peers import servers
-from bench.report import ignore, table, write_json
-
-OUT = Path(__file__).parents[1] / "out"
+from bench.report import table, write_json
 
 
 @contextmanager
@@ -55,22 +51,13 @@ def markdown(results: dict[str, list[Late]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.lateness", description=__doc__)
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a short look (also: QUICK=1)")
-    size.add_argument("--tiny", action="store_true", help="only to see that it runs")
-    parser.add_argument("--out", type=Path, default=OUT / "lateness.json", help="where the JSON goes")
-    parser.add_argument("--dir", type=Path, default=OUT, help="where the databases are (on a real disk)")
+    parser = command("lateness", __doc__)
     parser.add_argument("--broker", choices=["sqlite", "valkey", "redis"], help="only this one")
     options = parser.parse_args()
-    quick = options.quick or os.environ.get("QUICK", "") not in ("", "0")
-    plan = TINY if options.tiny else QUICK if quick else FULL
-    options.dir.mkdir(parents=True, exist_ok=True)
-    if options.dir == OUT:
-        ignore(OUT)
+    plan = choose(options, FULL, QUICK, TINY)
     kinds = [options.broker] if options.broker else ["sqlite", "valkey"]
-    with tempfile.TemporaryDirectory(dir=options.dir) as folder:
-        results = {kind: run(plan, kind, Path(folder) / kind) for kind in kinds}
+    with workplace(options.dir) as folder:
+        results = {kind: run(plan, kind, folder / kind) for kind in kinds}
     figures = {kind: [asdict(one) for one in cases] for kind, cases in results.items()}
     write_json(options.out, {"machine": machine.describe(), "lateness": figures})
     print(markdown(results))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine
+from bench.command import OUT, choose, prepare
 from bench.peers import envs, lineup, servers
 from bench.peers.alone import measure_alone
 from bench.peers.lineup import Subject
@@ -16,9 +16,8 @@ from bench.peers.run import install, rounds
 from bench.peers.session import Place
 from bench.peers.tables import Results, data, markdown, plots
 from bench.progress import Progress
-from bench.report import ignore, write_json
+from bench.report import write_json
 
-OUT = envs.ROOT / "bench" / "out"
 IMAGES = envs.ROOT / "docs" / "img"
 
 
@@ -63,14 +62,11 @@ def main() -> None:
         "--images", type=Path, help="where the plots go (docs/img after a full run of all, else --out)"
     )
     options = parser.parse_args()
-    quick = options.quick or os.environ.get("QUICK", "") not in ("", "0")
-    plan = TINY if options.tiny else QUICK if quick else FULL
+    plan = choose(options, FULL, QUICK, TINY)
     names = options.only.split(";") if options.only else [one.name for one in lineup.ALL]
     left_out = () if options.only else plan.without
     subjects = [one for one in lineup.ALL if one.name in names and one.name not in left_out]
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.out == OUT:
-        ignore(OUT)
+    prepare(options.out)
     results = run(plan, subjects, options.server, options.out, Progress(3))
     results.left_out = left_out
     complete = plan is FULL and len(subjects) == len(lineup.ALL)
