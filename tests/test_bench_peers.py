@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from bench.peers.plots import Bar, bars
 from bench.peers.run import install, rounds
 from bench.peers.session import Place, measure
 from bench.peers.tables import Results, data, markdown, plots
+from redis_server import running
 
 PROGRAM = Path(__file__).parent / "peer_stub.py"
 QUICKEST = replace(TINY, load=0.0)
@@ -249,3 +252,23 @@ def test_dray_alone_is_drawn_and_its_longest_script_told() -> None:
     assert "2.5 ms at 1 M jobs pending" in markdown(results)
     assert "10 %" in str(next(goal for goal in results.goals() if goal.text.startswith("events")))
     assert data(results)["longest_script_ms"] == results.alone.longest
+
+
+def test_without_its_feed_dray_works_and_writes_none(tmp_path: Path) -> None:
+    program = (
+        "from bench.peers.subjects.muted import app\n"
+        "job = app.tasks['noop'].enqueue(1, '')\n"
+        "held = app.external.fetch(['default'])\n"
+        "print(app.external.ack(held[0].id, held[0].token), len(app.events.read({}).entries))\n"
+    )
+    with running("valkey", tmp_path) as server:
+        environ = os.environ | {"BENCH_URL": f"redis://127.0.0.1:{server.port}", "BENCH_MARKS": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=envs.ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.split() == ["succeeded", "0"]
