@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help demo test servers lint types format bench sim walk chaos wheel clean distclean
+.PHONY: help demo test test-more servers lint types format bench sim walk chaos size wheel clean distclean
 
 PYTHON ?=
 QUICK ?=
@@ -17,14 +17,19 @@ JOBS ?= auto
 
 VENV := .venv
 RUN := $(VENV)/bin/python
+PIP = $(RUN) -m pip install --disable-pip-version-check -c constraints.txt
+PACKAGE := $(VENV)/.package
 READY := $(VENV)/.installed
 CODE := $(foreach folder,src tests bench examples docs,$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-test: lint types servers ## lint, types and all tests
-	$(RUN) -m pytest -n $(JOBS)
+test: lint types servers ## lint, types and all tests but the slow ones
+	$(RUN) -m pytest -n $(JOBS) -m "not slow"
+
+test-more: servers ## the slow tests: workers on clusters that fail over, blocking clients on a cluster
+	$(RUN) -m pytest -n 1 -m slow
 
 servers: $(READY) ## what the tests run on: valkey comes with .venv, redis-server from the system
 	@$(RUN) tests/redis_install.py
@@ -40,15 +45,15 @@ format: $(READY) ## rewrite the code in the project's format
 	$(RUN) -m ruff check --fix $(CODE)
 	$(RUN) -m ruff format $(CODE)
 
-demo: $(READY) ## see it work: a real worker on the embedded broker, with accidents; ends by itself
+demo: $(PACKAGE) ## see it work: a real worker on the embedded broker, with accidents; ends by itself
 	@$(RUN) -m dray demo
 
 sim: $(READY) ## simulate clients, faults and crashes on a virtual clock (SECONDS=30; SEED=n replays one)
-	$(RUN) -m dray.testing.sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(RUN) -m sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 walk: $(READY) ## make the same random calls to every broker and compare (SECONDS=30; SEED=n replays one)
 	@mkdir -p build && rm -rf build/walk.db*
-	$(RUN) -m dray.testing.walk --brokers memory:// sqlite:///build/walk.db \
+	PYTHONPATH=tests $(RUN) -m walk --brokers memory:// sqlite:///build/walk.db \
 	  --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(COVERAGE),--coverage)
 
 chaos: $(READY) ## kill real producers, executors and supervisors, then count (CHAOS_JOBS=100000; SEED=n)
@@ -57,6 +62,9 @@ chaos: $(READY) ## kill real producers, executors and supervisors, then count (C
 
 bench: $(READY) ## measure against bare loops and other task queues (QUICK=1: a look; WHAT=sqlite|worker|flow|lateness|service|peers)
 	for one in $(WHAT); do $(RUN) -m bench.$$one $(if $(QUICK),--quick) || exit 1; done
+
+size: $(PACKAGE) ## count lines per room, and the ratio of tests to installed code
+	@$(RUN) tests/size.py
 
 wheel: $(READY) ## build dist/*.whl with what is installed
 	$(RUN) -m hatchling build -t wheel
@@ -68,11 +76,17 @@ clean: ## remove what was built and cached; .venv stays
 distclean: clean ## clean, and remove .venv
 	rm -rf $(VENV)
 
-# The build tools come first, so that the package itself is built with the pinned ones.
-$(READY): pyproject.toml constraints.txt
+# The package alone is enough for the demo. The build tools come first, so that it is built with the pinned ones.
+$(PACKAGE): pyproject.toml constraints.txt
 	@$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && $(RUN) -m pip --version >/dev/null 2>&1 || { $(make_venv); }
-	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
-	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@echo 'Installing dray into $(VENV) ...'
+	@$(PIP) --quiet hatchling editables
+	@$(PIP) --quiet --no-build-isolation -e .
+	@touch $(PACKAGE)
+
+$(READY): $(PACKAGE)
+	@echo 'Installing what tests and benches need into $(VENV) (about 500 MB) ...'
+	@$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $(READY)
 
 define make_venv

@@ -1,8 +1,8 @@
 """Writes the tables of docs/api.md from the code: `python docs/reference.py`, or `--check` to only compare.
 
 A line `<!-- table: dray.handle:JobHandle -->` stands above each table; what is between it and `<!-- end -->`
-is written here. `without` in that line names members that are dray's own business. All other text of the page
-is written by people.
+is written here. `without` in that line names members that are internal. The tables below
+`<!-- options: dray.options:… -->` come from the table of options. People write all other text of the page.
 """
 
 from __future__ import annotations
@@ -17,8 +17,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dray.options import CALL_OPTIONS, TASK_OPTIONS, Option
+from dray.settings import describe
+
 PAGE = Path(__file__).with_name("api.md")
 _TABLE = re.compile(r"(<!-- table: ([\w.]+):(\w+)(?: without ([\w ]+))? -->\n).*?(<!-- end -->)", re.S)
+_OPTIONS = re.compile(r"(<!-- options: dray\.options:(\w+)(?: \+ name)? -->\n)((?:\|.*\|\n)+)")
+_MORE = {
+    "backoff": "A task may give a function `(attempt, error) -> seconds`: [retries.md](retries.md).",
+    "deadline": "See [retries.md](retries.md#deadlines).",
+    "dedicated": "See [priorities.md](priorities.md#queues).",
+    "headers": "`ctx.headers` where it runs.",
+    "on_duplicate": "`job.duplicate` says that there was one.",
+    "result_ttl": "`get` then raises `NoResult`.",
+    "speculate": "See [stragglers.md](stragglers.md).",
+}
+"""What docs/api.md says of an option beyond its one sentence."""
 _SHORT = (
     (r"(: |-> )'([^']*)'", r"\1\2"),
     (r"\bbuiltins\.", ""),
@@ -37,7 +51,31 @@ def write(text: str) -> str:
         target = getattr(import_module(match[2]), match[3])
         return f"{match[1]}\n{table_of(target, without=(match[4] or '').split())}\n\n{match[5]}"
 
-    return _TABLE.sub(fill, text)
+    def fill_options(match: re.Match[str]) -> str:
+        return match[1] + (task_options() if match[2] == "TaskSettings" else call_options()) + "\n"
+
+    return _OPTIONS.sub(fill_options, _TABLE.sub(fill, text))
+
+
+def task_options() -> str:
+    """The options of `@app.task(...)` with their defaults."""
+    settings = {info.name: info.default for info in describe()}
+    rows = [("`name`", "the function's", "")]
+    for name, option in TASK_OPTIONS.items():
+        default = f"setting, {settings[name]}" if option.default == "setting" else option.default
+        rows.append((f"`{name}`", default, _told(option)))
+    return _table(("option", "default", ""), rows)
+
+
+def call_options() -> str:
+    """The options of `using(...)`; those that a task has as well are named only."""
+    shared = ", ".join(f"`{name}`" for name in CALL_OPTIONS if name in TASK_OPTIONS)
+    own = [(f"`{name}`", _told(option)) for name, option in CALL_OPTIONS.items() if name not in TASK_OPTIONS]
+    return _table(("option", ""), [*own, (shared, "as above; a backoff as text only")])
+
+
+def _told(option: Option) -> str:
+    return f"{option.help} {_MORE.get(option.name, '')}".strip().replace("|", "\\|")
 
 
 def documented(text: str) -> set[str]:

@@ -20,7 +20,7 @@ def machine() -> str:
     return os.environ.get("MACHINE", "nowhere")
 
 
-@app.task(queue="gpu")
+@app.task(queue="gpu", dedicated=True)  # a worker without -Q, or with -Q all, leaves it alone
 def train(model: str) -> str:
     return machine()
 

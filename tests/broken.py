@@ -13,10 +13,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from dray.broker.memory import MemoryBroker
-from dray.broker.memory.line import ClassKey, Group, Line
-from dray.broker.memory.world import Kept, Queue, World
+from dray.broker.memory.store import JobEntry, JobStore, Queue
+from dray.broker.memory.take import ClassKey, Group, Line
 from dray.broker.verbs import Accepted, Filter, Ref, Swept
-from dray.job import FINISHED, Job, Move, Outcome, OutcomeKind, Record, Settled, Sign, State, Taken
+from dray.job import FINISHED, GROUP_MAX, Job, Move, Outcome, OutcomeKind, Record, Settled, Sign, State, Taken
 from dray.policy import Retention
 
 BUGS: dict[type[MemoryBroker], frozenset[str]] = {}
@@ -31,87 +31,87 @@ def found_by(*invariants: str) -> Callable[[type[MemoryBroker]], type[MemoryBrok
     return register
 
 
-class _OtherWorld(MemoryBroker):
+class _OtherStore(MemoryBroker):
     """For bugs that lie deeper than the verbs."""
 
-    world_type: type[World] = World
+    store_type: type[JobStore] = JobStore
 
     def __init__(
         self, namespace: str = "dray", *, retention: Retention | None = None, **options: Any
     ) -> None:
         super().__init__(namespace, retention=retention, **options)
-        self._world = self.world_type(self.retention)
+        self._store = self.store_type(self.retention)
 
 
 @found_by("fencing", "outcomes")
 class SettlesAnyRun(MemoryBroker):
     """A run that was taken over can still complete the job."""
 
-    def _settle(self, session: str, outcome: Outcome, now: int) -> Settled:
-        kept = self._world.jobs.get(outcome.id)
-        if kept is not None and kept.runs and outcome.run not in kept.runs:
-            newest = kept.runs[max(kept.runs)]
-            return super()._settle(newest.session, replace(outcome, run=newest.number), now)
-        return super()._settle(session, outcome, now)
+    def _settle_run(self, session: str, outcome: Outcome, now: int) -> Settled:
+        entry = self._store.jobs.get(outcome.id)
+        if entry is not None and entry.runs and outcome.run not in entry.runs:
+            newest = entry.runs[max(entry.runs)]
+            return super()._settle_run(newest.session, replace(outcome, run=newest.number), now)
+        return super()._settle_run(session, outcome, now)
 
 
-class _WorldThatForgivesCrashes(World):
+class _StoreThatForgivesCrashes(JobStore):
     def __init__(self, retention: Retention) -> None:
         super().__init__(retention)
         self.freed: Counter[str] = Counter()
 
-    def crash(self, kept: Kept, *args: Any, **named: Any) -> None:
-        super().crash(kept, *args, **named)
-        self.freed[kept.job.task] += 1
+    def crash(self, entry: JobEntry, *args: Any, **named: Any) -> None:
+        super().crash(entry, *args, **named)
+        self.freed[entry.job.task] += 1
 
     def running(self, queue: str, what: str, value: str) -> int:
         return super().running(queue, what, value) - (self.freed[value] if what == "task" else 0)
 
 
 @found_by("max_running")
-class FreesSlotTwice(_OtherWorld):
+class FreesSlotTwice(_OtherStore):
     """A crash gives its slot back once more."""
 
-    world_type = _WorldThatForgivesCrashes
+    store_type = _StoreThatForgivesCrashes
 
 
-class _WorldThatCountsFirstRuns(World):
+class _StoreThatCountsFirstRuns(JobStore):
     def running(self, queue: str, what: str, value: str) -> int:
         retried = sum(
             1
-            for kept in self.jobs.values()
-            if kept.runs and kept.run > 1 and kept.job.queue == queue and what == "task"
-            if kept.job.task == value
+            for entry in self.jobs.values()
+            if entry.runs and entry.run > 1 and entry.job.queue == queue and what == "task"
+            if entry.job.task == value
         )
         return super().running(queue, what, value) - retried
 
 
 @found_by("max_running")
-class RetriesUncounted(_OtherWorld):
+class RetriesUncounted(_OtherStore):
     """A job that was started before takes no slot."""
 
-    world_type = _WorldThatCountsFirstRuns
+    store_type = _StoreThatCountsFirstRuns
 
 
-class _WorldThatLeaksSlots(World):
+class _StoreThatLeaksSlots(JobStore):
     def __init__(self, retention: Retention) -> None:
         super().__init__(retention)
         self.leaked: Counter[tuple[str, str]] = Counter()
 
-    def bury(self, kept: Kept, *args: Any, **named: Any) -> None:
-        if kept.run:
-            self.leaked[kept.job.queue, kept.job.task] += 1
-        super().bury(kept, *args, **named)
+    def finish(self, entry: JobEntry, move: Move, to: State, *args: Any, **named: Any) -> None:
+        if entry.run and to is State.DEAD:
+            self.leaked[entry.job.queue, entry.job.task] += 1
+        super().finish(entry, move, to, *args, **named)
 
     def running(self, queue: str, what: str, value: str) -> int:
         return super().running(queue, what, value) + (self.leaked[queue, value] if what == "task" else 0)
 
 
 @found_by("slots", "stuck", "priority")
-class LeaksSlots(_OtherWorld):
+class LeaksSlots(_OtherStore):
     """A job that dies keeps its slot for ever."""
 
-    world_type = _WorldThatLeaksSlots
+    store_type = _StoreThatLeaksSlots
 
 
 @found_by("audit", "raised", "feed", "transitions", "due")
@@ -130,10 +130,10 @@ class PromotesTwice(MemoryBroker):
 class FreesKeyAtTake(MemoryBroker):
     """The key is free as soon as the job starts."""
 
-    def _start(self, kept: Kept, session: str, now: int) -> None:
-        super()._start(kept, session, now)
-        if kept.job.key is not None:
-            self._world.keys.pop((kept.job.queue, kept.job.key), None)
+    def _start(self, entry: JobEntry, session: str, now: int) -> None:
+        super()._start(entry, session, now)
+        if entry.job.key is not None:
+            self._store.keys.pop((entry.job.queue, entry.job.key), None)
 
 
 @found_by("repeats")
@@ -143,8 +143,8 @@ class TakesAnew(MemoryBroker):
     async def take(
         self, session: str, request: int, queues: Sequence[str], filter: Filter, want: int, **named: Any
     ) -> list[Taken]:
-        if session in self._world.sessions:
-            self._world.sessions[session].request = min(request - 1, self._world.sessions[session].request)
+        if session in self._store.sessions:
+            self._store.sessions[session].request = min(request - 1, self._store.sessions[session].request)
         return await super().take(session, request, queues, filter, want, **named)
 
 
@@ -160,22 +160,42 @@ class NeverLapses(MemoryBroker):
 class ReleasesOne(MemoryBroker):
     """Only the first of a dead worker's jobs is freed."""
 
-    def _release(self, session: str, now: int, *, suspect: bool = True, blamed: Collection[Ref] = ()) -> int:
-        if session in self._world.sessions:
-            holds = self._world.sessions[session].holds
+    def _release_session(
+        self, session: str, now: int, *, suspect: bool = True, blamed: Collection[Ref] = ()
+    ) -> int:
+        if session in self._store.sessions:
+            holds = self._store.sessions[session].holds
             for ref in list(holds)[1:]:
                 del holds[ref]
-        return super()._release(session, now, suspect=suspect, blamed=blamed)
+        return super()._release_session(session, now, suspect=suspect, blamed=blamed)
 
 
 @found_by("cancelled")
 class RetriesCancelled(MemoryBroker):
     """A job that was asked to stop and fails is tried again."""
 
-    def _conclude(self, kept: Kept, outcome: Outcome, now: int) -> None:
+    def _conclude(self, entry: JobEntry, outcome: Outcome, now: int) -> None:
         if outcome.kind is OutcomeKind.RETRY:
-            kept.cancel = None
-        super()._conclude(kept, outcome, now)
+            entry.cancel = None
+        super()._conclude(entry, outcome, now)
+
+
+@found_by("groups")
+class ForgetsGroups(MemoryBroker):
+    """A suspect whose process died with others in it runs with as many of them again."""
+
+    def _conclude(self, entry: JobEntry, outcome: Outcome, now: int) -> None:
+        super()._conclude(entry, outcome, now)
+        if outcome.kind is OutcomeKind.CRASHED and outcome.together > 1:
+            entry.suspect = GROUP_MAX
+
+
+@found_by("blame", "outcomes")
+class BlamesNeighboursInStore(MemoryBroker):
+    """A crash in company counts against each that was there."""
+
+    def _conclude(self, entry: JobEntry, outcome: Outcome, now: int) -> None:
+        super()._conclude(entry, replace(outcome, together=1), now)
 
 
 @found_by("stuck", "cancelled", "audit")
@@ -183,7 +203,7 @@ class DropsOutbox(MemoryBroker):
     """Word for a waiting job is lost unless it is delivered at once."""
 
     async def sweep(self, limit: int = 1000, *, lapse: bool = True, now: int | None = None) -> Swept:
-        self._world.outbox.clear()
+        self._store.outbox.clear()
         return await super().sweep(limit, lapse=lapse, now=now)
 
 
@@ -192,9 +212,9 @@ class IgnoresOnce(MemoryBroker):
     """A finished job holds no key, whatever `once` says."""
 
     async def put(self, jobs: Sequence[Job], **named: Any) -> list[Accepted]:
-        for key, (id, _) in list(self._world.keys.items()):
-            if id in self._world.jobs and self._world.jobs[id].state in FINISHED:
-                del self._world.keys[key]
+        for key, (id, _) in list(self._store.keys.items()):
+            if id in self._store.jobs and self._store.jobs[id].state in FINISHED:
+                del self._store.keys[key]
         return await super().put(jobs, **named)
 
 
@@ -203,7 +223,7 @@ class _BackwardLine(Line):
         return sorted(super().open_classes(filter, now), key=lambda key: -key[0])
 
 
-class _BackwardWorld(World):
+class _BackwardStore(JobStore):
     def queue(self, name: str) -> Queue:
         if name not in self.queues:
             line = _BackwardLine(lambda what, value: self.running(name, what, value))
@@ -212,10 +232,10 @@ class _BackwardWorld(World):
 
 
 @found_by("priority")
-class InvertsPriority(_OtherWorld):
+class InvertsPriority(_OtherStore):
     """The least important first."""
 
-    world_type = _BackwardWorld
+    store_type = _BackwardStore
 
 
 class _LineWithoutTurns(Line):
@@ -223,7 +243,7 @@ class _LineWithoutTurns(Line):
         """The group stays the first of the ring."""
 
 
-class _WorldWithoutTurns(World):
+class _StoreWithoutTurns(JobStore):
     def queue(self, name: str) -> Queue:
         if name not in self.queues:
             line = _LineWithoutTurns(lambda what, value: self.running(name, what, value))
@@ -232,10 +252,10 @@ class _WorldWithoutTurns(World):
 
 
 @found_by("turns")
-class ForgetsTurns(_OtherWorld):
+class ForgetsTurns(_OtherStore):
     """A group with many jobs keeps the others waiting."""
 
-    world_type = _WorldWithoutTurns
+    store_type = _StoreWithoutTurns
 
 
 @found_by("ids", "lost", "feed")
@@ -244,9 +264,9 @@ class AcceptsDuplicateId(MemoryBroker):
 
     async def put(self, jobs: Sequence[Job], **named: Any) -> list[Accepted]:
         for job in jobs:
-            other = self._world.jobs.get(job.id)
+            other = self._store.jobs.get(job.id)
             if other is not None and other.state in FINISHED:
-                self._world.forget(other, self._clock())
+                self._store.forget(other, self._clock())
         return await super().put(jobs, **named)
 
 
@@ -261,7 +281,7 @@ class WatchesTooLate(MemoryBroker):
         await asyncio.sleep(0.2)
         for record in records:
             if watch is not None and record is not None and not record.state.finished:
-                self._world.watchers.setdefault(record.id, {})[watch] = None
+                self._store.watchers.setdefault(record.id, {})[watch] = None
         return records
 
 
@@ -269,18 +289,18 @@ class WatchesTooLate(MemoryBroker):
 class SettlesAfterLapse(MemoryBroker):
     """The success of a session that is gone still counts, though the job is back in line."""
 
-    def _settle(self, session: str, outcome: Outcome, now: int) -> Settled:
-        kept = self._world.jobs.get(outcome.id)
-        late = kept is not None and kept.state is State.READY and kept.run == outcome.run
-        if kept is not None and late and (outcome.id, outcome.run) not in self._holds(session):
-            kept.run -= 1
-            self._world.move(kept, Move.TAKEN, State.RUNNING, outcome.run)
-            kept.run += 1
-            self._world.finish(kept, Move.SUCCEEDED, State.SUCCEEDED, now, None, outcome.run)
-        return super()._settle(session, outcome, now)
+    def _settle_run(self, session: str, outcome: Outcome, now: int) -> Settled:
+        entry = self._store.jobs.get(outcome.id)
+        late = entry is not None and entry.state is State.READY and entry.run == outcome.run
+        if entry is not None and late and (outcome.id, outcome.run) not in self._holds(session):
+            entry.run -= 1
+            self._store.move(entry, Move.TAKEN, State.RUNNING, outcome.run)
+            entry.run += 1
+            self._store.finish(entry, Move.SUCCEEDED, State.SUCCEEDED, now, None, outcome.run)
+        return super()._settle_run(session, outcome, now)
 
     def _holds(self, session: str) -> Collection[Ref]:
-        return self._world.sessions[session].holds if session in self._world.sessions else ()
+        return self._store.sessions[session].holds if session in self._store.sessions else ()
 
 
 @found_by("rate")
@@ -288,7 +308,7 @@ class ForgetsRates(MemoryBroker):
     """Every sweep lets a full burst start again."""
 
     async def sweep(self, limit: int = 1000, *, lapse: bool = True, now: int | None = None) -> Swept:
-        for queue in self._world.queues.values():
+        for queue in self._store.queues.values():
             queue.line.rates.clear()
         return await super().sweep(limit, lapse=lapse, now=now)
 
@@ -297,35 +317,35 @@ class ForgetsRates(MemoryBroker):
 class StartsExpired(MemoryBroker):
     """A take does not look at the ttl."""
 
-    def _take(self, session: str, queue: Queue, filter: Filter, want: int, now: int) -> None:
-        for kept in self._world.jobs.values():
-            if kept.job.queue == queue.name and kept.state is State.READY:
-                kept.expires = None
-        super()._take(session, queue, filter, want, now)
+    def _take_from(self, session: str, queue: Queue, filter: Filter, want: int, now: int) -> None:
+        for entry in self._store.jobs.values():
+            if entry.job.queue == queue.name and entry.state is State.READY:
+                entry.expires = None
+        super()._take_from(session, queue, filter, want, now)
 
 
-class _ImpatientWorld(World):
+class _ImpatientStore(JobStore):
     def dependency_ended(self, dependant: str, dependency: str, state: State, now: int) -> None:
-        kept = self.jobs.get(dependant)
-        if kept is not None and dependency in kept.waiting and state is State.SUCCEEDED:
-            for other in [other for other in kept.waiting if other != dependency]:
-                del kept.waiting[other]
+        entry = self.jobs.get(dependant)
+        if entry is not None and dependency in entry.waiting and state is State.SUCCEEDED:
+            for other in [other for other in entry.waiting if other != dependency]:
+                del entry.waiting[other]
                 self.forget_dependant(other, dependant)
         super().dependency_ended(dependant, dependency, state, now)
 
 
 @found_by("dependencies")
-class ReleasesEarly(_OtherWorld):
+class ReleasesEarly(_OtherStore):
     """The first dependency that succeeds is enough."""
 
-    world_type = _ImpatientWorld
+    store_type = _ImpatientStore
 
 
 @found_by("order")
 class LastInFirstOut(MemoryBroker):
     """The newest job of a lane goes first."""
 
-    def _take(self, session: str, queue: Queue, filter: Filter, want: int, now: int) -> None:
+    def _take_from(self, session: str, queue: Queue, filter: Filter, want: int, now: int) -> None:
         for lanes in queue.line.classes.values():
             for lane in lanes.lanes():
                 numbers = sorted((lane.jobs.position(id), id) for id in lane.jobs)
@@ -334,7 +354,7 @@ class LastInFirstOut(MemoryBroker):
                     lane.jobs.remove(id)
                 for number, (_, id) in backward:
                     lane.jobs.add(number, 0, id)
-        super()._take(session, queue, filter, want, now)
+        super()._take_from(session, queue, filter, want, now)
 
 
 @found_by("bounds")
@@ -346,14 +366,14 @@ class OverfillsQueue(MemoryBroker):
         return await super().put(wider, **named)
 
 
-class _QuietWorld(World):
-    def note(self, kept: Kept, kind: Move | Sign, run: int = 0) -> None:
-        if kind is not Move.PUT or kept.state is not State.WAITING:
-            super().note(kept, kind, run)
+class _QuietStore(JobStore):
+    def note(self, entry: JobEntry, kind: Move | Sign, run: int = 0) -> None:
+        if kind is not Move.PUT or entry.state is not State.WAITING:
+            super().note(entry, kind, run)
 
 
 @found_by("feed", "lost")
-class LosesEvents(_OtherWorld):
+class LosesEvents(_OtherStore):
     """A job that is put leaves no word in the feed when it has to wait."""
 
-    world_type = _QuietWorld
+    store_type = _QuietStore

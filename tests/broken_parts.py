@@ -6,22 +6,24 @@ session lapses or a cancel comes at a bad moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
+from sim import Parts
 
-from dray.broker.verbs import Accepted, Filter, Heard, Ref
-from dray.client import AwaitedLink, Client
+from dray.broker.verbs import Accepted, Broker, Filter, Heard, Ref
+from dray.client.client import Client
+from dray.client.link import LoopLink
+from dray.client.put_batches import PutBatches
+from dray.client.waiters import LoopWaiters, Waiter
 from dray.errors import BrokerAway, BrokerError
-from dray.job import Outcome, OutcomeKind, Progress, Settled, State, Taken
-from dray.testing.sim import Parts
-from dray.watching import Watches, Watching
-from dray.worker.executor import Executor
-from dray.worker.live import Ended, Live
-from dray.worker.reports import Reports
-from dray.worker.runners import OnLoop
-from dray.worker.session import Session, SessionOver
+from dray.job import GROUP_MAX, Outcome, OutcomeKind, Progress, Settled, State, Taken
+from dray.worker.executor.executor import Executor
+from dray.worker.executor.session import ProgressReports, Session, SessionOver
+from dray.worker.run.child_pool import Child, ChildPool, ChildRun
+from dray.worker.run.perform import OnLoop
+from dray.worker.run.run_state import Ended, RunState
 
 BUGS: dict[str, tuple[Parts, frozenset[str]]] = {}
 """By name: the parts with the bug, and the invariants by which it may be found."""
@@ -29,7 +31,7 @@ BUGS: dict[str, tuple[Parts, frozenset[str]]] = {}
 
 def found_by(*invariants: str) -> Callable[[Any], Any]:
     def register(part: Any) -> Any:
-        kinds = {"executor": Executor, "on_loop": OnLoop, "client": Client}
+        kinds = {"executor": Executor, "on_loop": OnLoop, "client": Client, "children": ChildPool}
         (field,) = [name for name, kind in kinds.items() if issubclass(part, kind)]
         BUGS[part.__name__] = (Parts(**{field: part}), frozenset(invariants))
         return part
@@ -110,8 +112,8 @@ class SettlesCancelledTwice(_OtherSession):
 class CallsCancelledSuccess(OnLoop):
     """A run that stopped because it was cancelled counts as a success."""
 
-    def start(self, live: Live, ended: Ended) -> None:
-        def lie(live: Live, outcome: Outcome) -> None:
+    def start(self, live: RunState, ended: Ended) -> None:
+        def lie(live: RunState, outcome: Outcome) -> None:
             kind = OutcomeKind.SUCCEEDED if outcome.kind is OutcomeKind.CANCELLED else outcome.kind
             ended(live, replace(outcome, kind=kind))
 
@@ -122,7 +124,7 @@ class CallsCancelledSuccess(OnLoop):
 class LeaksSlotsOfLostRuns(Executor):
     """A run of a lost session keeps its slot when it has ended."""
 
-    def _ended(self, live: Live, outcome: Outcome) -> None:
+    def _ended(self, live: RunState, outcome: Outcome) -> None:
         lost = live in self._zombies
         super()._ended(live, outcome)
         if lost:
@@ -160,11 +162,11 @@ class TakesWhileStopping(Executor):
 class DeafToCancel(Executor):
     """A cancel is heard, and not passed on to the run."""
 
-    def _told(self, lost: Iterable[Ref], cancelled: Iterable[Ref]) -> None:
-        super()._told(lost, ())
+    def _heed(self, lost: Iterable[Ref], cancelled: Iterable[Ref], forced: Collection[Ref]) -> None:
+        super()._heed(lost, (), ())
 
 
-class _LateReports(Reports):
+class _LateReports(ProgressReports):
     def of(self, refs: Mapping[Ref, object]) -> bool:
         return False
 
@@ -181,54 +183,105 @@ class ReportsAfterTheEnd(Executor):
         self._reports.__class__ = _LateReports
 
 
-class _OtherLink(Client):
-    link_type: type[AwaitedLink] = AwaitedLink
+class _BlamingChild(Child):
+    def _counted(self, together: int) -> int:
+        return 1
 
-    async def loop_link(self) -> AwaitedLink:
+
+@found_by("blame")
+class BlamesNeighbours(ChildPool):
+    """Whoever is in a process that dies is to blame."""
+
+    child_type = _BlamingChild
+
+
+class _WholeGroup(Child):
+    def _counted(self, together: int) -> int:
+        counted = super()._counted(together)
+        return counted if counted == 1 else 2 * GROUP_MAX
+
+
+@found_by("groups")
+class NeverSplitsGroups(ChildPool):
+    """Those whose process died run again as one group, again and again."""
+
+    child_type = _WholeGroup
+
+
+class _CrowdedChild(Child):
+    def admits(self, live: RunState) -> bool:
+        return self.shared and self.usable and bool(self.runs)
+
+
+@found_by("groups")
+class CrowdsGroups(ChildPool):
+    """A suspect joins whatever group there is."""
+
+    child_type = _CrowdedChild
+
+
+class _ForgetfulChild(Child):
+    def _finish(self, run: ChildRun, outcome: Outcome) -> None:
+        if self.over and len(self.runs) > 1:
+            del self.runs[run.number]
+        else:
+            super()._finish(run, outcome)
+
+
+@found_by("stuck", "slots", "told", "deadlock")
+class LosesGroups(ChildPool):
+    """Of those whose process died only the last is heard of again."""
+
+    child_type = _ForgetfulChild
+
+
+class _OtherLink(Client):
+    waiters_type: type[LoopWaiters] = LoopWaiters
+    batches_type: type[PutBatches] = PutBatches
+
+    async def loop_link(self) -> LoopLink:
         link = await super().loop_link()
-        link.__class__ = self.link_type
+        link.waiters.__class__ = self.waiters_type
+        link.batches.__class__ = self.batches_type
         return link
 
 
-class _TwoStepLink(AwaitedLink):
-    async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
-        self._watches.expect(watching, ids)
-        self._watches.note(ids, await self.broker.get(ids))
-        await self.broker.get(ids, watch=self._watches.name)
+class _TwoStepWaiters(LoopWaiters):
+    async def watch(self, broker: Broker, waiter: Waiter, ids: Sequence[str]) -> None:
+        self.expect(waiter, ids)
+        self.update(ids, await broker.get(ids))
+        await broker.get(ids, watch=self.name)
 
 
 @found_by("watch")
 class WatchesInTwoSteps(_OtherLink):
-    """It reads first and asks for word afterwards: an end in between is not heard of."""
+    """It reads the jobs first and registers afterwards: an end in between is not heard of."""
 
-    link_type = _TwoStepLink
+    waiters_type = _TwoStepWaiters
 
 
-class _WatchesThatMiss(Watches):
+class _CarelessWaiters(LoopWaiters):
+    async def watch(self, broker: Broker, waiter: Waiter, ids: Sequence[str]) -> None:
+        self.__dict__.pop("missed", None)
+        await super().watch(broker, waiter, ids)
+
     @property
     def missed(self) -> bool:
         return False
 
     @missed.setter
     def missed(self, missed: bool) -> None:
-        """And forget it."""
-
-
-class _CarelessLink(AwaitedLink):
-    async def watch(self, watching: Watching, ids: Sequence[str]) -> None:
-        self._watches.__dict__.pop("missed", None)
-        self._watches.__class__ = _WatchesThatMiss
-        await super().watch(watching, ids)
+        """Forgotten."""
 
 
 @found_by("watch")
 class LosesWordWithTheWait(_OtherLink):
-    """A wait that breaks off is begun again; what it had heard is not made up for."""
+    """A wait that breaks off is begun again; the notifications it had received are lost."""
 
-    link_type = _CarelessLink
+    waiters_type = _CarelessWaiters
 
 
-class _OptimistLink(AwaitedLink):
+class _OptimistBatches(PutBatches):
     async def put(self, job: Any, durability: Any) -> Accepted:
         try:
             return await super().put(job, durability)
@@ -240,4 +293,4 @@ class _OptimistLink(AwaitedLink):
 class TakesSilenceForYes(_OtherLink):
     """An enqueue without an answer counts as done."""
 
-    link_type = _OptimistLink
+    batches_type = _OptimistBatches

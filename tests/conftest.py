@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from shell import Shell, make_shell
 from sqlite_file import LAYOUT, opened
 
 from dray.broker.sqlite.database import Database
 from dray.settings.model import cores
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # a busy one is no failure
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture

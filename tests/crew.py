@@ -26,7 +26,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from dray.broker import Broker, connect
 from dray.broker.sqlite import SqliteBroker
-from dray.broker.sqlite.bell import Bell
+from dray.broker.sqlite.fifo import Fifo
 from dray.broker.verbs import Beat, Filter, Interest, run_blocking
 from dray.errors import BrokerAway, BrokerFull, BrokerReadOnly, DrayError, SessionLost
 from dray.job import Job, Outcome, OutcomeKind, Taken, Verdict
@@ -341,7 +341,7 @@ def waiter(url: str, rounds: int = 1, session: str | None = None) -> None:
 
 def echo(folder: str, rounds: int) -> None:
     """Sleep on a bare bell and say when it rang."""
-    bell = Bell.open(folder, blocking=True)
+    bell = Fifo.open(folder, blocking=True)
     say(bell.name)
     for _ in range(rounds):
         assert run_blocking(bell.wait(PATIENCE))

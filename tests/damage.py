@@ -36,6 +36,7 @@ async def furnish(broker: Broker, now: int) -> None:
     waiting = [job("waits", waits_for=("held",)), job("waits-more", waits_for=("held", "later"))]
     ready = [job(f"ready-{n}", priority=n % 3) for n in range(MANY)]
     ready += [job("grouped", group="g", running_key="k", max_running=3, key="key", ttl=24 * HOUR)]
+    ready += [job("limited-in-time", deadline=24 * HOUR)]
     ready += [job("rated", rate="5/s", rate_key="r")]
     await broker.put([job("later", due=now + HOUR), *ready], now=now)
     await broker.put(waiting, now=now)
@@ -51,9 +52,10 @@ async def swept(broker: Broker, now: int) -> Counter[str]:
     """Sweep until nothing is left to repair; what was repaired."""
     repairs: Counter[str] = Counter()
     for n in range(6):
-        found = (await broker.sweep(now=now + n * 20_000)).repairs
-        repairs.update(found)
-        if not found and n > 2:
+        step = await broker.sweep(now=now + n * 20_000)
+        repairs.update(step.repairs)
+        repairs.update({f"{kind} finished": count for kind, count in step.finished.items()})
+        if not (step.repairs or step.finished) and n > 2:
             return repairs
     raise AssertionError(f"it is never sound again: {repairs}")
 
@@ -76,7 +78,18 @@ async def work_off(broker: Broker, now: int) -> Counter[str]:
 
 UNFINISHED: Final = {
     *(f"ready-{n}" for n in range(MANY)),
-    *("grouped", "rated", "later", "retried", "held", "held-limited", "twice", "waits", "waits-more"),
+    *(
+        "grouped",
+        "limited-in-time",
+        "rated",
+        "later",
+        "retried",
+        "held",
+        "held-limited",
+        "twice",
+        "waits",
+        "waits-more",
+    ),
 }
 
 

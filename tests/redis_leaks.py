@@ -11,15 +11,16 @@ MAY_STAY = {
         # bounded by the number of names, or cut to a length: counters, the feed, what an operator set
         r"n|feed|set"
         # exist while there are jobs, and only as many as there are of these
-        r"|job|head|res|err|counts|index|class|lane|r:.*|g:.*|l:.*|rb:.*|gb:.*|blocked|bc:.*|due|waiting|ended|ttl|key|keyttl|rate"
+        r"|job|head|res|err|counts|index|class|lane|r:.*|g:.*|l:.*|rb:.*|gb:.*|blocked|bc:.*|due|waiting|ended|ttl|deadline|key|keyttl|rate"
         # exist while runs are held or sessions are open
         r"|running|h:.*|s|t|v:.*|heard:.*|asked|prog|offer"
-        # exist while somebody waits for the end of a job, or for word of one
+        # exist while a job has watchers or dependants, or a waiter sleeps
         r"|ends|w:.*|d:.*|mailed|out|sleep",
         re.DOTALL,
     ),
     "own": re.compile(
-        r"layout|queues|versions|opened|session|sq:.*|ending|eq:.*|clock|doc:.*|docttl|intent", re.DOTALL
+        r"layout|queues|leaving|fed|versions|opened|session|sq:.*|ending|eq:.*|clock|doc:.*|docttl|intent",
+        re.DOTALL,
     ),
     "directory": re.compile(r"id"),
 }
@@ -46,7 +47,7 @@ def leaks(server: Server) -> list[str]:
 
 
 def _for_nothing(server: Server) -> list[str]:
-    """What should be gone with the jobs it was for."""
+    """Keys that should be gone with their jobs."""
     found = []
     for name in server.command("KEYS", "dray:{*:*}:counts"):
         prefix = name.decode().removesuffix("counts")

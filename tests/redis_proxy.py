@@ -1,4 +1,4 @@
-"""A hand on the wire between a broker and its server: it passes bytes on until it is told to cut."""
+"""A proxy between a broker and its server: it passes bytes on until a test cuts the connection."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class Proxy:
     def cut_replies_after(self, count: int) -> None:
         """Pass on so many bytes of what the server says next, then cut that connection."""
         self._cut_after = count
+
+    def lead_to(self, target: int) -> None:
+        """From now on connect to another server, as a name does that moves with the primary."""
+        self._target = target
 
     def cut(self) -> None:
         """Cut every connection now."""

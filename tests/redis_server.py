@@ -34,6 +34,8 @@ def redis_binary() -> str | None:
     return shutil.which("redis-server")
 
 
+THIRDS = ((0, 5460), (5461, 10922), (10923, 16383))
+"""The slots of a cluster of three."""
 BINARIES = {"valkey": valkey_binary, "redis": redis_binary}
 
 
@@ -48,7 +50,7 @@ def need(kind: str) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody is given by chance while its server is away: not one of the system's own choice.
+    """A port outside the system's own range, so that no other process gets it while its server is away.
 
     Else a client that tries to connect to it may get it as the port at its own end, and hold it.
     """
@@ -68,6 +70,7 @@ class Server:
         self.port = free_port() if port is None else port
         self.socket = folder / "server.sock"
         self.process: subprocess.Popen[bytes] | None = None
+        self._frozen = False
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,6 +124,19 @@ class Server:
             raise reply
         return reply
 
+    @property
+    def running(self) -> bool:
+        """Started, and neither killed nor frozen."""
+        return self.process is not None and not self._frozen
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+        self._frozen = True
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+        self._frozen = False
+
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
@@ -157,7 +173,7 @@ def three_primaries(kind: str, folder: Path) -> Iterator[list[Server]]:
         assert binary is not None, f"there is no {kind}-server here: run `make servers`"
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
         servers = [Server(binary, folder / str(n), *options) for n in range(3)]
-        for server, (first, last) in zip(servers, ((0, 5460), (5461, 10922), (10923, 16383)), strict=True):
+        for server, (first, last) in zip(servers, THIRDS, strict=True):
             server.start()
             stack.callback(server.stop)
             server.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
@@ -167,6 +183,89 @@ def three_primaries(kind: str, folder: Path) -> Iterator[list[Server]]:
             server.wait_for_cluster()
             wait_until(partial(_knows_all, server), "the nodes do not find each other")
         yield servers
+
+
+class Cluster:
+    """Three primaries with a third of the slots each, and a replica of each."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        self.servers = servers
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:3])
+
+    def at(self, port: int) -> Server:
+        return next(server for server in self.servers if server.port == port)
+
+    def primary_of(self, slot: int, asked: Server | None = None) -> Server:
+        """As a node knows it: the first that is not stopped, unless another is named."""
+        asked = asked or next(one for one in self.servers if one.running)
+        for first, last, (_, port, *_), *_ in asked.command("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return self.at(port)
+        raise AssertionError(f"nobody serves slot {slot}")
+
+    def replica_of(self, primary: Server) -> Server:
+        """The one that would take its place."""
+        mine = primary.command("CLUSTER", "MYID")
+        (line,) = primary.command("CLUSTER", "REPLICAS", mine)
+        return self.at(int(line.split()[1].split(b"@")[0].rsplit(b":", 1)[1]))
+
+    def wait_until_all_know(self, primary: Server) -> None:
+        """All nodes that run name it where they name primaries."""
+        for server in self.servers:
+            if server.running:
+                wait_until(partial(_names, server, primary), f"{server.port} does not know the new primary")
+
+    def wait_for_promotion(self, replica: Server) -> float:
+        """When it was seen to be the primary, by the clock that `time.monotonic` reads."""
+        wait_until(lambda: replica.command("ROLE")[0] == b"master", "the replica was not promoted")
+        return time.monotonic()
+
+
+@contextlib.contextmanager
+def three_and_three(kind: str, folder: Path, *options: str) -> Iterator[Cluster]:
+    """A cluster whose replicas take over within seconds."""
+    binary = BINARIES[kind]()
+    assert binary is not None, f"there is no {kind}-server here: run `make servers`"
+    fixed = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
+    with contextlib.ExitStack() as stack:
+        servers = [Server(binary, folder / str(n), *fixed, *options) for n in range(6)]
+        for server in servers:
+            server.start()
+            stack.callback(server.stop)
+        for server, (first, last) in zip(servers, THIRDS, strict=False):
+            server.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
+        for server in servers[1:]:
+            server.command("CLUSTER", "MEET", "127.0.0.1", str(servers[0].port))
+        ids = [server.command("CLUSTER", "MYID") for server in servers]
+        for primary, server in zip(ids, servers[3:], strict=False):
+            wait_until(partial(_knows, server, primary), "the nodes do not find each other")
+            server.command("CLUSTER", "REPLICATE", primary)
+        for server in servers:
+            wait_until(partial(_has_replicas, server), "the replicas are not known to all")
+            server.wait_for_cluster()
+        for server in servers[:3]:
+            wait_until(partial(_is_copied, server), "a replica does not follow its primary")
+        yield Cluster(servers)
+
+
+def _knows(server: Server, id: bytes) -> bool:
+    return id in server.command("CLUSTER", "NODES")
+
+
+def _names(server: Server, primary: Server) -> bool:
+    return primary.port in {nodes[0][1] for _, _, *nodes in server.command("CLUSTER", "SLOTS")}
+
+
+def _has_replicas(server: Server) -> bool:
+    slots = server.command("CLUSTER", "SLOTS")
+    return len(slots) == 3 and all(len(nodes) == 2 for _, _, *nodes in slots)
+
+
+def _is_copied(server: Server) -> bool:
+    return b"state=online" in server.command("INFO", "replication")
 
 
 def _knows_all(server: Server) -> bool:

@@ -14,7 +14,7 @@ class Certificates:
     authority: Path
     port: int
     options: tuple[str, ...]
-    """What the server is to be started with."""
+    """The arguments of the server."""
 
 
 def certificates(folder: Path) -> Certificates:

@@ -37,9 +37,14 @@ class Failed(Exception):
 class Client:
     """Methods by their names: `await client("Get", id="x")`."""
 
-    def __init__(self, channel: grpc.aio.Channel, key: str | None = None) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        key: str | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self.channel = channel
-        self._metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+        self._metadata = metadata if key is None else (("authorization", f"Bearer {key}"), *metadata)
 
     def start(self, name: str, request: Any = None, *, timeout: float = PATIENCE, **fields: Any) -> Any:
         """The call itself, to be awaited, iterated over or cancelled."""

@@ -15,7 +15,7 @@ import pytest
 from dray.app import App
 from dray.broker.verbs import Beat, Broker, Filter
 from dray.cli import main
-from dray.client import Link
+from dray.client.link import Link
 from dray.job import Error, Outcome, OutcomeKind
 from dray.loading import load_app
 
@@ -110,7 +110,8 @@ class Shell:
         )
         ended = Ended(done.returncode, done.stdout, done.stderr)
         assert code is None or ended.code == code, ended
-        assert code is None or "Traceback (most recent call last)" not in ended.err, ended
+        ours = "\nTraceback (most recent call last)"  # that of a job is indented
+        assert code is None or ours not in f"\n{ended.err}", ended
         return ended
 
     def app(self) -> App:

@@ -22,22 +22,22 @@ from dray.broker import Broker, connect
 from dray.broker.verbs import Beat, Filter, run_blocking
 from dray.errors import BrokerAway, SessionLost
 from dray.job import Outcome, OutcomeKind, Taken
-from dray.worker import pulse as clock
+from dray.worker import shared_memory as clock
 from dray.worker.channel import (
     Broken,
-    Counted,
     FromSupervisor,
-    Lapsed,
     Message,
     Retiring,
+    RunCounts,
+    SessionLapsed,
+    SessionNews,
     Started,
     Stop,
     Stuck,
-    Told,
     frame,
 )
-from dray.worker.executors import Launch, Plan
-from dray.worker.pulse import Pulse
+from dray.worker.shared_memory import SharedHeartbeat
+from dray.worker.supervisor.executor_process import Launch, Plan
 
 TURN = 0.02
 
@@ -77,10 +77,10 @@ class StandIn:
         self.openings = 0
         self.request = 0
         self.held: list[Taken] = []
-        self.told: list[Told] = []
+        self.told: list[SessionNews] = []
         self.succeeded = 0
         self.quota = 1_000_000
-        self.pulse = Pulse(given["pulse"])
+        self.pulse = SharedHeartbeat(given["pulse"])
         self.channel = socket.socket(fileno=given["channel"])
         self.channel.setblocking(False)
         self.received = bytearray()
@@ -139,10 +139,10 @@ class StandIn:
         match message:
             case Stop():
                 self.stop, self.stop_at = message, time.monotonic() + message.grace / 1000
-            case Lapsed():
+            case SessionLapsed():
                 self.held.clear()
                 self.open()
-            case Told():
+            case SessionNews():
                 self.told.append(message)
 
     def turn(self) -> None:
@@ -153,7 +153,7 @@ class StandIn:
         for taken in self.held[:]:
             TASKS[taken.job.task](self, taken)
         self.pulse.write("running", len(self.held))
-        self.say(Counted(self.succeeded, 0, len(self.held)))
+        self.say(RunCounts(self.succeeded, 0, len(self.held)))
         if self.succeeded >= self.quota and self.stop is None:
             self.say(Retiring("quota"))
             self.stop, self.stop_at = Stop(0), time.monotonic() + 3600
@@ -183,7 +183,7 @@ def begun(executor: StandIn, taken: Taken) -> bool:
     if key in SEEN:
         return False
     SEEN.add(key)
-    append(executor.folder, "runs", f"{taken.job.id} {taken.run} {int(taken.suspect)} {time.time()}")
+    append(executor.folder, "runs", f"{taken.job.id} {taken.run} {int(taken.suspect > 0)} {time.time()}")
     return True
 
 

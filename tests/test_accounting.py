@@ -15,23 +15,23 @@ from workshop import at_work, ended, run
 from dray import App
 from dray.broker import connect
 from dray.broker.verbs import Broker
+from dray.documents.worker_registry import WorkerInfo, write_worker
 from dray.job import Job, Taken
-from dray.roster import WorkerInfo, write_worker
-from dray.stats import OTHER, Tally, read_stats, read_tallies
-from dray.worker.accounting import (
+from dray.stats.tallies import OTHER, Tally, read_tallies
+from dray.stats.task_stats import read_stats
+from dray.worker.channel import Message, RunStatistics
+from dray.worker.duties.duties import StatisticsArchive
+from dray.worker.executor.accounting import (
     AT_LEAST,
-    EVERY_STEP,
     PER_SECOND,
     Account,
     Accounts,
-    Meter,
-    Steps,
     made_at,
     waited,
 )
-from dray.worker.channel import Measured, Message
-from dray.worker.lifeline import Lifeline
-from dray.worker.stats import Archive, Books
+from dray.worker.retrying_broker import RetryingBroker
+from dray.worker.run.meter import EVERY_STEP, Meter, MeteredSteps
+from dray.worker.supervisor.statistics import WorkerStatistics
 
 NOW = 1_700_000_000_000
 
@@ -60,7 +60,7 @@ def test_a_coroutine_is_measured_while_it_runs_and_not_while_it_waits() -> None:
         clock, cpu = Time(), Time()
         meter = Meter(clock, cpu, None)
         clock.now += 5  # it waits in line on the event loop: that is not the run
-        await asyncio.create_task(Steps(two_steps(cpu, 0.5, 0.01, 0.25), meter))
+        await asyncio.create_task(MeteredSteps(two_steps(cpu, 0.5, 0.01, 0.25), meter))
         clock.now += 3
         assert meter.end() == pytest.approx(3)
         assert meter.cpu == pytest.approx(0.75)
@@ -72,7 +72,7 @@ def test_a_run_that_is_cancelled_is_measured_to_its_end() -> None:
     async def main() -> None:
         clock = Time()
         meter = Meter(clock, clock, None)
-        task = asyncio.create_task(Steps(two_steps(clock, 0.5, 60, 0.25), meter))
+        task = asyncio.create_task(MeteredSteps(two_steps(clock, 0.5, 60, 0.25), meter))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -91,7 +91,7 @@ def test_of_very_many_steps_some_stand_for_all() -> None:
     async def main() -> None:
         cpu = Time()
         meter = Meter(Time(), cpu, None)
-        await asyncio.create_task(Steps(restless(cpu, EVERY_STEP * 4), meter))
+        await asyncio.create_task(MeteredSteps(restless(cpu, EVERY_STEP * 4), meter))
         assert meter.cpu == pytest.approx(EVERY_STEP * 4 * 0.001, rel=0.02)
 
     run(main())
@@ -189,17 +189,17 @@ def test_an_executor_tells_of_coroutines_threads_and_failures(tmp_path: Path) ->
 
     async def main() -> None:
         broker = await app.connect()
-        async with at_work(app, broker, say=said.append):
+        async with at_work(app, broker, send=said.append):
             jobs = [await task.aenqueue() for task in (nap, nap, toil, fail)]
             for job in jobs:
                 await ended(broker, job.id)
         await broker.close()
 
     run(main())
-    books = Books("w")
+    books = WorkerStatistics("w")
     for message in said:
-        if isinstance(message, Measured):
-            books.hear(message)
+        if isinstance(message, RunStatistics):
+            books.add(message)
     told = books._tallies
     assert {name: (tally.runs, tally.failed, tally.metered) for name, tally in told.items()} == {
         "nap": (2, 0, 2),
@@ -216,27 +216,27 @@ def test_an_executor_tells_of_coroutines_threads_and_failures(tmp_path: Path) ->
 # a worker's books
 
 
-async def open_line(tmp_path: Path) -> tuple[Broker, Lifeline]:
+async def open_line(tmp_path: Path) -> tuple[Broker, RetryingBroker]:
     broker = await connect(f"sqlite:///{tmp_path}/q.db", "shop")
-    return broker, Lifeline(broker, 60)
+    return broker, RetryingBroker(broker, 60)
 
 
-def measured(runs: int, lag: float = 0.0) -> Measured:
-    return Measured({"mail": Tally(runs=runs)}, lag)
+def measured(runs: int, lag: float = 0.0) -> RunStatistics:
+    return RunStatistics({"mail": Tally(runs=runs)}, lag)
 
 
 def test_books_are_written_when_something_is_new_and_again_when_a_write_failed(tmp_path: Path) -> None:
     async def main() -> None:
         broker, line = await open_line(tmp_path)
-        books = Books("ann")
-        await books.tell(line)
+        books = WorkerStatistics("ann")
+        await books.write(line)
         assert (await read_tallies(broker))[0] == {}
-        books.hear(measured(2))
-        books.stalled("mail", 1.5)
-        away = Lifeline(_Away(), 60)  # type: ignore[arg-type]
+        books.add(measured(2))
+        books.add_stall("mail", 1.5)
+        away = RetryingBroker(_Away(), 60)  # type: ignore[arg-type]
         with pytest.raises(OSError, match="away"):
-            await books.tell(away)
-        await books.tell(line)
+            await books.write(away)
+        await books.write(line)
         mail = (await read_stats(broker)).tasks["mail"]
         assert (mail.runs, mail.stalls, mail.stalled) == (2, 1, 1.5)
         await broker.close()
@@ -255,12 +255,12 @@ class _Away:
 def test_what_a_dead_worker_counted_is_taken_over_once(tmp_path: Path) -> None:
     async def main() -> None:
         broker, line = await open_line(tmp_path)
-        ann, bob = Books("ann"), Books("bob")
+        ann, bob = WorkerStatistics("ann"), WorkerStatistics("bob")
         for books in (ann, bob):
-            books.hear(measured(3))
-            await books.tell(line)
+            books.add(measured(3))
+            await books.write(line)
         await write_worker(broker, WorkerInfo(id="bob", host="h", pid=1, started=0, seen=0), 60_000)
-        archive = Archive(lease=0)
+        archive = StatisticsArchive(lease=0)
         await asyncio.sleep(0.01)
         for _ in range(3):
             await archive.step(line)
@@ -268,8 +268,8 @@ def test_what_a_dead_worker_counted_is_taken_over_once(tmp_path: Path) -> None:
         workers, past, _ = await read_tallies(broker)
         assert set(workers) == {"bob"}
         assert (past.tasks["mail"].runs, past.taken_over) == (3, ())
-        ann.hear(measured(4))  # it was only out of touch: what it told before is not counted twice
-        await ann.tell(line)
+        ann.add(measured(4))  # it was only out of touch: what it told before is not counted twice
+        await ann.write(line)
         assert (await read_stats(broker)).tasks["mail"].runs == 10
         await broker.close()
 
@@ -278,9 +278,9 @@ def test_what_a_dead_worker_counted_is_taken_over_once(tmp_path: Path) -> None:
 
 def test_a_late_event_loop_is_remembered_for_a_minute() -> None:
     clock = Time()
-    books = Books("ann", clock)
-    books.hear(measured(1, lag=0.7))
-    books.hear(measured(1, lag=0.2))
+    books = WorkerStatistics("ann", clock)
+    books.add(measured(1, lag=0.7))
+    books.add(measured(1, lag=0.2))
     assert books.lag == 0.7
     clock.now += 61
     assert books.lag == 0.0
@@ -289,10 +289,10 @@ def test_a_late_event_loop_is_remembered_for_a_minute() -> None:
 
 
 def test_a_document_tells_of_so_many_tasks_and_of_the_rest_together() -> None:
-    books = Books("ann")
+    books = WorkerStatistics("ann")
     for number in range(600):
-        books.hear(Measured({f"t{number}": Tally(runs=number)}, 0.0))
-    tasks = books.told.tasks
+        books.add(RunStatistics({f"t{number}": Tally(runs=number)}, 0.0))
+    tasks = books.document(0).tasks
     assert len(tasks) == 501
     assert tasks[OTHER].runs == sum(range(500, 600))
 

@@ -9,9 +9,9 @@ import pytest
 from by_hand import Hand, Say
 
 from dray import App, InvalidInput, JobHandle, State
+from dray.admin.selection import ChangeResult
 from dray.broker.verbs import run_blocking
-from dray.operate import Changed
-from dray.roster import WorkerInfo, write_worker
+from dray.documents.worker_registry import WorkerInfo, write_worker
 
 pytest_plugins = ["shop"]
 
@@ -53,6 +53,41 @@ def names(jobs: dict[str, JobHandle[Any]], found: Any) -> set[str]:
 
 
 # find
+
+
+def test_what_fits_is_counted_where_that_costs_little(app: App, send: Any, say: Say) -> None:
+    say(app.enqueue_many, [send.call(str(n)) for n in range(7)])
+    say(app.enqueue_many, [send.using(queue="other", delay=60).call(str(n)) for n in range(3)])
+    assert say(app.jobs.count) == 10
+    assert say(app.jobs.count, queue="other") == 3
+    assert say(app.jobs.count, state="ready") == 7
+    assert say(app.jobs.count, state="ready", queue="other") == 0
+    assert say(app.jobs.count, task="send") is None
+    assert say(app.jobs.count, since="1h") is None
+
+
+def test_jobs_are_found_by_when_they_were_created_and_by_their_parent(app: App, send: Any, say: Say) -> None:
+    job = say(send.enqueue, "a")
+    assert [info.id for info in say(app.jobs.find, since="1h")] == [job.id]
+    assert [info.id for info in say(app.jobs.find, since=datetime(2020, 1, 1, tzinfo=UTC))] == [job.id]
+    assert say(app.jobs.find, since=datetime(2100, 1, 1, tzinfo=UTC)) == []
+    assert say(app.jobs.find, parent=job.id) == []
+    odd: list[Any] = ["soon", -5, object()]
+    for wrong in odd:
+        with pytest.raises(InvalidInput, match="since"):
+            say(app.jobs.find, since=wrong)
+
+
+def test_a_queue_is_dedicated_and_not_any_more(app: App, say: Say) -> None:
+    say(app.queues.limit, "gpu", dedicated=True, max_running=2)
+    [info] = say(app.queues.list)
+    assert (info.name, info.dedicated, info.limits.max_running) == ("gpu", True, 2)
+    say(app.queues.limit, "gpu", dedicated=None, max_running=None)
+    assert say(app.queues.list) == []
+    for wrong in ({"dedicated": "yes"}, {"dedicated": True, "task": "t"}):
+        with pytest.raises(InvalidInput, match="dedicated"):
+            say(app.queues.limit, "gpu", max_running=3, **wrong)
+    assert say(app.queues.list) == [], "nothing is done by halves"
 
 
 @pytest.mark.parametrize(
@@ -115,8 +150,9 @@ def test_find_comes_in_pages_or_all_at_once(app: App, send: Any, say: Say) -> No
     assert len(more) == 30
     assert not {info.id for info in page} & {info.id for info in more}
     everything = say(app.jobs.find, limit=None)
-    assert [info.id for info in everything] == [job.id for job in made]
+    assert [info.id for info in everything] == [job.id for job in made[::-1]], "the newest first"
     assert everything.cursor is None
+    assert [info.id for info in page] == [job.id for job in made[:-101:-1]]
     assert len(say(app.jobs.find, limit=1040)) == 1040
 
 
@@ -139,7 +175,7 @@ def test_a_change_takes_ids_handles_infos_or_what_find_found(
         assert changed.ids == [jobs["ready"].id]
         assert (len(changed), bool(changed), changed.dry_run) == (1, True, True)
     assert say(jobs["ready"].status) == "ready"
-    assert say(app.jobs.cancel, []) == Changed(ids=[], refused={})
+    assert say(app.jobs.cancel, []) == ChangeResult(ids=[], refused={})
 
 
 def test_what_could_not_be_changed_says_why(app: App, jobs: dict[str, JobHandle[Any]], say: Say) -> None:
@@ -312,7 +348,7 @@ def test_dead_jobs_are_listed_replayed_and_purged_by_task_queue_and_age(
     assert say(app.dead.replay, queue="slow").ids == [b]
     assert say(app.job(b).status) == "ready"
     assert say(app.dead.purge, task="other.task").ids == [c]
-    assert say(app.dead.purge, [a, b, "nobody"]) == Changed(
+    assert say(app.dead.purge, [a, b, "nobody"]) == ChangeResult(
         ids=[a], refused={b: "it is ready, not dead", "nobody": "there is no such job"}
     )
     assert say(app.job(b).status) == "ready", "only the dead are purged"

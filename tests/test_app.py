@@ -164,7 +164,7 @@ def test_key_ttl_ends_a_key_before_its_job_does(url: str, say: Say) -> None:
     app = App("shop", broker=url)
     task = app.task(name="t")(lambda: None)
     broker = run_blocking(app.connect(blocking=True))
-    long_ago = app.envelopes.of(task.using(key="k", key_ttl=5).call())
+    long_ago = app.job_builder.build(task.using(key="k", key_ttl=5).call())
     run_blocking(broker.put([long_ago], now=app.now() - 6000))
     assert not say(task.using(key="k", key_ttl=5).enqueue).duplicate
     assert say(task.using(key="k", key_ttl=5).enqueue).duplicate
@@ -530,7 +530,7 @@ def test_an_enqueue_that_is_cancelled_before_it_was_sent_is_not_sent(app: App, a
         await add.aenqueue(2)
 
     asyncio.run(main())
-    assert [info.args for info in app.jobs.find()] == [(0,), (2,)]
+    assert [info.args for info in app.jobs.find()] == [(2,), (0,)]
 
 
 def test_enqueue_works_from_many_threads_at_once(app: App, add: Any) -> None:
@@ -546,3 +546,20 @@ def test_enqueue_works_from_many_threads_at_once(app: App, add: Any) -> None:
         thread.join()
     assert len(set(made)) == 160
     assert {info.id for info in app.jobs.find(limit=None)} == set(made)
+
+
+def test_the_time_a_job_was_enqueued_for_stays_known_and_its_newest_time_is_told() -> None:
+    app = App("t", broker="memory://")
+
+    @app.task
+    def work() -> None: ...
+
+    with app.testing() as t:
+        job = work.using(delay="1h").enqueue()
+        before = job.info()
+        assert before.updated_at == before.created_at
+        t.advance("2h")
+        after = job.info()
+        assert after.status == "succeeded"
+        assert after.due_at == before.due_at
+        assert after.updated_at == after.finished_at

@@ -11,11 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dray import App, InvalidInput
-from dray.call import Call, Using, read_options
-from dray.codec import pack, unpack
+from dray.codec.payload import pack, unpack
 from dray.duration import MAX_DURATION
 from dray.job import Job
+from dray.options import (
+    TABLE,
+    Place,
+    ScheduledJobOptions,
+    TaskOptions,
+    TaskSettings,
+    Using,
+    options_of,
+    read_options,
+)
 from dray.policy import check_job
+from dray.schedules.decorators import TICK_OPTIONS, TickOptions
+from dray.settings import Settings
+from dray.task import Call
 
 pytest_plugins = ["shop"]
 
@@ -53,6 +65,8 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("group", "tenant 1", "group", "tenant 1"),
     ("ttl", "1h", "ttl", 3_600_000),
     ("ttl", 0, "ttl", None),
+    ("deadline", "2h", "deadline", 7_200_000),
+    ("deadline", 0.0001, "deadline", 1),
     ("result_ttl", 0, "result_ttl", 0),
     ("tags", ("a", "b"), "tags", ("a", "b")),
     ("description", "why\nnot", "description", "why\nnot"),
@@ -66,10 +80,10 @@ GOOD: list[tuple[str, Any, str, Any]] = [
 def test_each_option_of_a_call_reaches_the_job(
     app: App, option: str, value: Any, field: str, stored: Any
 ) -> None:
-    job = app.envelopes.of(app.tasks["send"].using(**{option: value}).call())
+    job = app.job_builder.build(app.tasks["send"].using(**{option: value}).call())
     assert getattr(job, field) == stored
     check_job(job)
-    by_name = app.envelopes.of(app.using(**{option: value}).call("send"))
+    by_name = app.job_builder.build(app.using(**{option: value}).call("send"))
     assert getattr(by_name, field) == stored
 
 
@@ -99,6 +113,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ("id", "a\nb", "1-256 printable characters"),
     ("group", "", "1-256 printable characters"),
     ("ttl", [], "seconds, a text like 30s"),
+    ("deadline", 0, "above 0"),
+    ("deadline", -1, "seconds, a text like 30s"),
+    ("deadline", True, "seconds, a text like 30s"),
+    ("deadline", "36526d", "up to 100 years"),
     ("result_ttl", None.__class__, "seconds, a text like 30s"),
     ("tags", "tag", "a list of texts"),
     ("tags", [1], "1-256 printable characters"),
@@ -135,21 +153,21 @@ def test_a_delay_and_a_time_together_are_refused(app: App) -> None:
 
 def test_the_later_of_a_delay_and_a_time_counts_when_they_are_chained(app: App) -> None:
     send = app.tasks["send"]
-    assert app.envelopes.of(send.using(at=NOON).using(delay=1).call()).due == 1_001_000
+    assert app.job_builder.build(send.using(at=NOON).using(delay=1).call()).due == 1_001_000
     later = send.using(delay=1).using(at=NOON).call()
-    assert app.envelopes.of(later).due == round(NOON.timestamp() * 1000)
+    assert app.job_builder.build(later).due == round(NOON.timestamp() * 1000)
     kept = send.using(delay=1, queue="a").using(priority="high").call()
-    assert app.envelopes.of(kept).due == 1_001_000
-    assert app.envelopes.of(kept).queue == "a"
+    assert app.job_builder.build(kept).due == 1_001_000
+    assert app.job_builder.build(kept).queue == "a"
 
 
 def test_options_of_one_call_do_not_stick_to_the_task(app: App) -> None:
     send = app.tasks["send"]
     prepared = send.using(queue="a", tags=["x"])
     prepared.call()
-    assert app.envelopes.of(send.call()).queue == "default"
-    assert app.envelopes.of(prepared.using(queue="b").call()).queue == "b"
-    assert app.envelopes.of(prepared.call()).queue == "a"
+    assert app.job_builder.build(send.call()).queue == "default"
+    assert app.job_builder.build(prepared.using(queue="b").call()).queue == "b"
+    assert app.job_builder.build(prepared.call()).queue == "a"
 
 
 def test_a_key_ttl_without_a_key_and_an_id_of_another_queue_are_refused_at_enqueue(
@@ -192,6 +210,7 @@ usings: st.SearchStrategy[Any] = st.fixed_dictionaries(
         "id": words,
         "group": words,
         "ttl": lengths,
+        "deadline": lengths,
         "result_ttl": lengths,
         "tags": st.lists(words, max_size=5),
         "description": st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
@@ -204,7 +223,7 @@ _app = App("property", broker="memory://")
 @settings(max_examples=60, deadline=None)
 @given(usings)
 def test_whatever_options_are_accepted_make_a_job_that_brokers_accept_and_keep(given: Using) -> None:
-    job = _app.envelopes.of(Call("any", (1,), {}, read_options(given)))
+    job = _app.job_builder.build(Call("any", (1,), {}, read_options(given)))
     check_job(job)
     assert unpack(pack(job)) == job
     plain = Job(id="x", task="any")
@@ -218,3 +237,31 @@ def test_whatever_options_are_accepted_make_a_job_that_brokers_accept_and_keep(g
 @given(usings, usings)
 def test_chained_options_are_those_of_both_and_the_later_ones_win(first: Using, second: Using) -> None:
     assert read_options(second, read_options(first)) == read_options({**first, **second})
+
+
+# the table of options
+
+
+@pytest.mark.parametrize(
+    ("typed", "place"), [(Using, "call"), (TaskSettings, "task"), (ScheduledJobOptions, "schedule")]
+)
+def test_what_type_checkers_know_is_what_the_table_allows(typed: Any, place: Place) -> None:
+    assert sorted(typed.__annotations__) == sorted(options_of(place))
+
+
+def test_each_option_fills_a_field_that_a_job_has_and_says_what_it_is_for() -> None:
+    for option in TABLE.values():
+        assert option.field is None or option.field in Job.__struct_fields__
+        assert option.help.endswith(".")
+        assert (option.json is not None) == ("call" in option.places)
+        if option.default == "setting":
+            assert option.name in Settings.__struct_fields__
+
+
+def test_the_checked_options_of_a_task_are_those_of_the_table() -> None:
+    fields = [option.field or name for name, option in options_of("task").items()]
+    assert sorted(TaskOptions.__struct_fields__) == sorted(fields)
+
+
+def test_the_options_of_a_schedule_itself_are_in_a_table_as_well() -> None:
+    assert list(TickOptions.__annotations__) == list(TICK_OPTIONS)

@@ -20,9 +20,10 @@ from workshop import Ends, Host, judge_of, live_of, run, until
 from dray.app import App
 from dray.job import Outcome, OutcomeKind
 from dray.loading import load_app
-from dray.worker import children as module
-from dray.worker.children import Children, how_it_ended
-from dray.worker.live import Live, Why
+from dray.worker.run import child_pool as module
+from dray.worker.run.child_pool import ChildPool
+from dray.worker.run.child_process import how_it_ended, spawner
+from dray.worker.run.run_state import RunState, StopReason
 
 TASKS = """
 import asyncio, ctypes, os, pathlib, subprocess, sys, time
@@ -140,9 +141,9 @@ class Nursery:
 
     def __init__(self, app: App, path: str, folder: Path) -> None:
         self.app, self.folder, self.host, self.ends = app, folder, Host(app), Ends()
-        self.children = Children(judge_of(app), path, app.settings, folder)
+        self.children = ChildPool(judge_of(app), spawner(path, app.settings, folder))
 
-    def start(self, name: str, *args: Any, **fields: Any) -> Live:
+    def start(self, name: str, *args: Any, **fields: Any) -> RunState:
         live = live_of(self.app, name, *args, host=self.host, **fields)
         self.children.start(live, self.ends)
         return live
@@ -155,13 +156,13 @@ class Nursery:
         assert outcome.result is not None, outcome
         return self.app.codecs.decode_value(outcome.result)
 
-    async def begun(self, live: Live) -> None:
-        child = self.children._busy[live]
-        await until(lambda: child.begun or child.exit_code is not None)
+    async def begun(self, live: RunState) -> None:
+        run = self.children._runs[live]
+        await until(lambda: run.begun or run.child.over)
         await asyncio.sleep(0.1)
 
-    def stop(self, live: Live, why: Why, overdue: bool = False) -> None:
-        live.why, live.cancelled, live.overdue = why, True, overdue
+    def stop(self, live: RunState, why: StopReason, overdue: bool = False) -> None:
+        live.stop_reason, live.cancelled, live.overdue = why, True, overdue
         self.children.stop(live)
 
 
@@ -182,15 +183,11 @@ async def nursery(folder: Path, source: str = TASKS, app: App | None = None) -> 
     try:
         yield one
     finally:
-        pids = [child._process.pid for child in _all(one) if child._process is not None]
+        pids = [child.process.pid for child in one.children.children if child.process.pid]
         one.children.close()
         await until(lambda: all(map(gone, pids)))
-        await until(lambda: not one.children._idle)
+        await until(lambda: not one.children.children)
         sys.path.remove(str(folder))
-
-
-def _all(one: Nursery) -> list[Any]:
-    return [*one.children._idle, *one.children._busy.values()]
 
 
 def test_a_job_runs_in_another_process_with_the_lifespans_state(tmp_path: Path) -> None:
@@ -210,10 +207,10 @@ def test_a_child_is_kept_and_used_again_one_job_at_a_time(tmp_path: Path) -> Non
             first = [await one.value("who") for _ in range(3)]
             assert len({pid for pid, _, _ in first}) == 1
             lives = [one.start("sleep_in_c", 0.3) for _ in range(2)]
-            assert len({id(child) for child in _all(one)}) == 2
+            assert len(one.children.children) == 2
             for live in lives:
                 assert (await one.ends.of(live)).kind is OutcomeKind.SUCCEEDED
-            assert len(one.children._idle) == 2
+            assert len(one.children._idle()) == 2
             assert (tmp_path / "lifespans").read_text() == "xx"
 
     run(main())
@@ -226,7 +223,7 @@ def test_an_idle_child_ends_after_a_while(tmp_path: Path, monkeypatch: pytest.Mo
         async with nursery(tmp_path) as one:
             pid, _, _ = await one.value("who")
             await until(lambda: gone(pid))
-            await until(lambda: not one.children._idle)
+            await until(lambda: not one.children._idle())
             assert (await one.value("who"))[0] != pid
 
     run(main())
@@ -239,7 +236,7 @@ def test_a_child_that_died_in_its_sleep_is_not_the_next_jobs_fault(tmp_path: Pat
             os.kill(pid, signal.SIGKILL)
             while not gone(pid):
                 time.sleep(0.001)  # without a turn of the event loop, which would notice
-            assert len(one.children._idle) == 1, "it was noticed already: this test shows nothing"
+            assert len(one.children._idle()) == 1, "it was noticed already: this test shows nothing"
             assert (await one.value("who"))[0] != pid
 
     run(main())
@@ -293,9 +290,7 @@ def test_a_child_killed_from_outside_is_a_crash(tmp_path: Path) -> None:
         async with nursery(tmp_path) as one:
             live = one.start("sleep_in_c", 60)
             await one.begun(live)
-            process = one.children._busy[live]._process
-            assert process is not None
-            os.kill(process.pid, signal.SIGKILL)
+            os.kill(one.children._runs[live].child.process.pid, signal.SIGKILL)
             outcome = await one.ends.of(live)
             assert outcome.kind is OutcomeKind.CRASHED
             assert outcome.error is not None
@@ -308,26 +303,45 @@ def test_a_child_killed_from_outside_is_a_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("why", "kind"),
     [
-        (Why.TIMEOUT, OutcomeKind.RETRY),
-        (Why.CANCELLED, OutcomeKind.CANCELLED),
-        (Why.LEAVING, OutcomeKind.GIVE_BACK),
+        (StopReason.TIMEOUT, OutcomeKind.RETRY),
+        (StopReason.CANCELLED, OutcomeKind.CANCELLED),
+        (StopReason.LEAVING, OutcomeKind.GIVE_BACK),
     ],
 )
 def test_whatever_it_does_it_is_stopped_within_moments(
-    tmp_path: Path, task: str, why: Why, kind: OutcomeKind
+    tmp_path: Path, task: str, why: StopReason, kind: OutcomeKind
 ) -> None:
     async def main() -> None:
         async with nursery(tmp_path) as one:
             live = one.start(task, 60.0)
             await one.begun(live)
             began = time.monotonic()
-            one.stop(live, why, overdue=why is Why.TIMEOUT)
+            one.stop(live, why, overdue=why is StopReason.TIMEOUT)
             outcome = await one.ends.of(live)
             assert time.monotonic() - began < 10
             assert outcome.kind is kind
-            if why is Why.TIMEOUT:
+            if why is StopReason.TIMEOUT:
                 assert outcome.error is not None
                 assert outcome.error.type == "Timeout"
+
+    run(main())
+
+
+def test_a_forced_cancel_kills_at_once_also_when_it_was_asked_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.worker.run.child_pool.KILL_AFTER", 1000.0)
+
+    async def main() -> None:
+        async with nursery(tmp_path) as one:
+            for asked_before in (False, True):
+                live = one.start("sleep_in_c", 60.0)
+                await one.begun(live)
+                if asked_before:
+                    one.stop(live, StopReason.CANCELLED)
+                live.forced = True
+                one.stop(live, StopReason.CANCELLED)
+                assert (await one.ends.of(live)).kind is OutcomeKind.CANCELLED
 
     run(main())
 
@@ -338,9 +352,9 @@ def test_a_job_that_listens_stops_without_being_killed(tmp_path: Path) -> None:
             for task, args in (("polite", ()), ("sleep", (60.0,))):
                 live = one.start(task, *args)
                 await one.begun(live)
-                one.stop(live, Why.CANCELLED)
+                one.stop(live, StopReason.CANCELLED)
                 assert (await one.ends.of(live)).kind is OutcomeKind.CANCELLED
-            assert len(one.children._idle) == 1
+            assert len(one.children._idle()) == 1
             assert (await one.value("who"))[1] == "the state"
 
     run(main())
@@ -350,10 +364,10 @@ def test_a_job_that_is_stopped_before_its_child_is_ready_never_starts(tmp_path: 
     async def main() -> None:
         async with nursery(tmp_path) as one:
             live = one.start("exit_now", 3)
-            one.stop(live, Why.CANCELLED)
+            one.stop(live, StopReason.CANCELLED)
             assert one.ends.outcomes[live].kind is OutcomeKind.CANCELLED
             assert (await one.value("who"))[1] == "the state"
-            assert len(one.children._idle) == 1
+            assert len(one.children._idle()) == 1
 
     run(main())
 
@@ -364,7 +378,7 @@ def test_what_a_killed_job_had_started_is_killed_too(tmp_path: Path) -> None:
             live = one.start("grandchild")
             note = tmp_path / "grandchild"
             await until(lambda: note.exists() and note.read_text())
-            one.stop(live, Why.TIMEOUT, overdue=True)
+            one.stop(live, StopReason.TIMEOUT, overdue=True)
             await one.ends.of(live)
             await until(lambda: gone(int(note.read_text())))
 
@@ -390,7 +404,7 @@ def test_a_child_that_closed_its_line_still_ends_with_its_timeout(tmp_path: Path
         async with nursery(tmp_path) as one:
             live = one.start("shut")
             await one.begun(live)
-            one.stop(live, Why.TIMEOUT, overdue=True)
+            one.stop(live, StopReason.TIMEOUT, overdue=True)
             outcome = await one.ends.of(live)
             assert outcome.error is not None
             assert outcome.error.type in ("Timeout", "Crashed")
@@ -482,17 +496,18 @@ import asyncio, os, pathlib, sys
 sys.path[:0] = ["{tests}", "{folder}"]
 from workshop import Ends, judge_of, live_of
 from dray.loading import load_app
-from dray.worker.children import Children
+from dray.worker.run.child_pool import ChildPool
+from dray.worker.run.child_process import spawner
 
 async def main():
     app = load_app("{path}", pathlib.Path("{folder}"))
-    children = Children(judge_of(app), "{path}", app.settings, pathlib.Path("{folder}"))
+    children = ChildPool(judge_of(app), spawner("{path}", app.settings, pathlib.Path("{folder}")))
     for task in ("sleep_in_c", "block"):
         children.start(live_of(app, task, 60.0), Ends())
-    while not all(child.begun for child in children._busy.values()):
+    while not all(run.begun for run in children._runs.values()):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.3)
-    print(*[child._process.pid for child in children._busy.values()], flush=True)
+    print(*[child.process.pid for child in children.children], flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(main())

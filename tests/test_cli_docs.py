@@ -10,14 +10,14 @@ from types import ModuleType
 import pytest
 from shell import Shell
 
+from dray.admin.selection import ChangeResult
 from dray.broker.verbs import Limits
-from dray.cli.checkup import Finding
+from dray.cli.doctor_checks import Finding
+from dray.documents.worker_registry import ExecutorInfo, WorkerInfo
 from dray.info import JobInfo
-from dray.operate import Changed
-from dray.roster import ExecutorInfo, WorkerInfo
-from dray.schedules import PauseInfo, ScheduleInfo
+from dray.schedules.api import PauseInfo, ScheduleInfo
 from dray.settings import describe
-from dray.stats import TaskStats
+from dray.stats.task_stats import TaskStats
 from dray.why import Why
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -75,10 +75,10 @@ def test_the_json_keys_are_all_told() -> None:
     assert keys("dray jobs ls") == set(JobInfo.__struct_fields__)
     assert keys("dray why") == set(Why.__struct_fields__)
     assert keys("dray doctor") == set(Finding.__struct_fields__)
-    assert keys("dray jobs cancel") == {"changed", *Changed.__struct_fields__}
+    assert keys("dray jobs cancel") == {"changed", *ChangeResult.__struct_fields__}
     times = {"started": "started_at", "seen": "seen_at"}
     workers = {times.get(name, name) for name in WorkerInfo.__struct_fields__}
-    assert keys("dray workers ls") == workers | {"running"}
+    assert keys("dray workers ls") == workers | {"running", "against_crew"}
     assert keys("dray workers show") == set(TaskStats.__struct_fields__)
     assert keys("dray schedules ls") == set(ScheduleInfo.__struct_fields__)
     for name in (*PauseInfo.__struct_fields__, *ExecutorInfo.__struct_fields__, *Limits.__struct_fields__):
@@ -87,7 +87,7 @@ def test_the_json_keys_are_all_told() -> None:
 
 def test_the_json_keys_are_those_that_are_printed(shell: Shell) -> None:
     told = keys("dray enqueue")
-    assert set(shell.json("enqueue", "add", "1")) == told - {"result", "error"}
+    assert set(shell.json("enqueue", "add", "1")) == told - {"result", "no_result", "error"}
     assert set(shell.json("queues", "ls")[0]) == keys("dray queues ls")
     assert set(shell.json("jobs", "ls")[0]) == keys("dray jobs ls")
     assert set(shell.json("jobs", "cancel", "--all", "--yes")) == keys("dray jobs cancel")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -154,6 +156,20 @@ def test_waiting_prints_the_result(shell: Shell) -> None:
     assert (answer["status"], answer["result"]) == ("succeeded", "a@x")
 
 
+def test_waiting_while_results_are_off_says_so_and_is_a_success(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_RESULT_TTL", "0")
+    with_worker(shell, "add", OutcomeKind.SUCCEEDED)
+    ended = shell.run("enqueue", "add", "1", "--wait", "--timeout", "60")
+    assert ended.out == ""
+    assert "succeeded, but results are off (result_ttl=0 of this app)" in ended.err
+    with_worker(shell, "add", OutcomeKind.SUCCEEDED)
+    answer = shell.json("enqueue", "add", "1", "--wait", "--timeout", "60")
+    assert set(answer) == {"id", "status", "duplicate", "no_result"}
+    assert answer["status"] == "succeeded"
+
+
 def test_waiting_for_a_job_that_fails_ends_with_1_and_its_error(shell: Shell) -> None:
     error = Error("ValueError", "boom 1", "Traceback of the worker\nValueError: boom 1")
     with_worker(shell, "boom", OutcomeKind.DEAD, error=error)
@@ -197,3 +213,111 @@ def with_worker(shell: Shell, task: str, kind: OutcomeKind, **outcome: Any) -> N
     app = shell.app()
     app.jobs.find()  # loaded and made here, not in two threads at once
     threading.Thread(target=work, daemon=True).start()
+
+
+# negative numbers, waiting, and words of the shell
+
+
+@pytest.mark.parametrize(
+    ("args", "result"),
+    [
+        (["add", "-1", "2"], 1),
+        (["add", "5", "-7"], -2),
+        (["add", "--priority", "high", "-3"], -3),
+        (["add", "-k", "b=-4", "-1"], -5),
+        (["add", "--", "-1", "-2"], -3),
+    ],
+)
+def test_negative_numbers_are_arguments(shell: Shell, args: list[str], result: int) -> None:
+    job = shell.run("enqueue", *args).out.strip()
+    shell.spawn("worker", "--burst", "-p", "1")
+    assert shell.json("jobs", "show", job)["result"] == result
+
+
+def test_what_looks_like_a_negative_number_only_for_an_argument(shell: Shell) -> None:
+    assert "--retries" in shell.run("enqueue", "add", "1", "--retries", "-1", code=2).err
+    assert "No such option" in shell.run("enqueue", "add", "-1x", code=2).err
+    assert "No such option" in shell.run("enqueue", "add", "-x", code=2).err
+
+
+def test_a_wait_tells_why_it_lasts_and_again_when_that_changes(shell: Shell) -> None:
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "dray", "enqueue", "add", "1", "2", "--wait", "--timeout", "90"],
+        cwd=shell.folder,
+        env=shell.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert waiting.stderr is not None
+    with waiting.stderr as said:
+        job = said.readline().partition(": waiting")[0]
+        assert "no worker is running: start one with" in said.readline()
+        app = shell.app()
+        app.queues.pause("default", reason="deploy")
+        paused = said.readline()
+        assert "queue default is paused since" in paused
+        assert "(deploy)" in paused
+        app.queues.resume("default")
+        app.close()
+        shell.spawn("worker", "--burst", "-p", "1")
+        out, _ = waiting.communicate(timeout=90)
+    assert (waiting.returncode, out) == (0, "3\n")
+    assert shell.json("jobs", "show", job)["result"] == 3
+
+
+def test_a_wait_that_does_not_change_is_told_once(shell: Shell) -> None:
+    ended = shell.run("enqueue", "add", "1", "--wait", "--timeout", "6.5", code=3)
+    assert ended.err.count("no worker is running") == 1
+    assert "was still ready after 6s500ms" in ended.err
+
+
+def test_what_looks_like_json_and_is_not_is_named(shell: Shell) -> None:
+    ended = shell.run("enqueue", "send", '{"to":')
+    assert "looks like JSON but is not" in ended.err
+    assert "looks like JSON" not in shell.run("enqueue", "send", "a@x").err
+
+
+def test_an_unexpected_keyword_is_told_before_a_missing_one(shell: Shell) -> None:
+    told = shell.run("enqueue", "send", "-k", "too=x", code=1).err
+    assert "got an unexpected keyword argument 'too'; did you mean 'to'?" in told
+    assert "missing a required argument" in shell.run("enqueue", "send", code=1).err
+    assert "did you mean" not in shell.run("enqueue", "send", "-k", "zzz=x", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["enqueue", "add", "1", "--queue", "a b"], "dray: --queue='a b': 1-128 characters"),
+        (["enqueue", "add", "1", "--queue=a b"], "dray: --queue='a b': "),
+        (["enqueue", "add", "1", "--job-timeout", "soon"], "dray: --job-timeout='soon': "),
+        (["enqueue", "add", "1", "--priority", "12"], "dray: --priority=12: high, normal"),
+        (["jobs", "show", "x" * 300], "dray: ID 'xxx"),
+        (["queues", "limit", "email", "--rate", "often"], "dray: --rate='often': "),
+    ],
+)
+def test_what_is_wrong_is_told_in_words_of_the_shell(shell: Shell, args: list[str], says: str) -> None:
+    shell.enqueue("send", "a")
+    assert says in shell.run(*args, code=1).err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "error"),
+    [
+        (["jobs", "show", "nope"], 1, "job_not_found"),
+        (["enqueue", "add", "1", "--queue", "a b"], 1, "invalid_queue"),
+        (["enqueue", "nothing.like.it"], 1, "unknown_task"),
+        (["enqueue", "add"], 1, "invalid_arguments"),
+        (["jobs", "ls", "--state", "done"], 2, "usage"),
+        (["jobs", "ls", "--broker", "redis://127.0.0.1:1/0"], 1, "broker_away"),
+        (["schedules", "show", "nope"], 1, "schedule_not_found"),
+    ],
+)
+def test_with_json_an_error_is_a_document_as_well(
+    shell: Shell, args: list[str], code: int, error: str
+) -> None:
+    shell.enqueue("add", 1)
+    ended = shell.run(*args, "--json", code=code)
+    assert ended.json["error"]["code"] == error
+    assert ended.json["error"]["message"].splitlines()[0] in ended.err
+    assert shell.run(*args, code=code).out == ""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 from shell import Shell
 
+from dray.broker.verbs import Beat, Heard
+from dray.client.link import Link
 from dray.info import JobInfo
 from dray.job import OutcomeKind
 
@@ -52,8 +57,32 @@ def test_a_listing_that_is_cut_says_so(shell: Shell) -> None:
         shell.enqueue("add", n)
     cut = shell.run("jobs", "ls", "--limit", "2")
     assert len(cut.out.splitlines()) == 3
-    assert "--limit shows more" in cut.err
-    assert "--limit" not in shell.run("jobs", "ls", "--limit", "5").err
+    assert cut.err.startswith("2 of 3 jobs: --cursor ")
+    assert shell.run("jobs", "ls", "--limit", "5").err == ""
+    assert "2 jobs, not all: --cursor" in shell.run("jobs", "ls", "--limit", "2", "--task", "add").err
+
+
+def test_the_newest_job_is_listed_first_and_a_cursor_goes_on(shell: Shell) -> None:
+    made = [shell.enqueue("add", n) for n in range(3)]
+    made.append(shell.enqueue("send", "a", delay=60))
+    shell.finish(made[0])
+    assert [job["id"] for job in shell.json("jobs", "ls")] == made[::-1]
+    first = shell.run("jobs", "ls", "--limit", "3", "--json")
+    more = json.loads(first.err)
+    assert (more["shown"], more["total"]) == (3, 4)
+    rest = shell.run("jobs", "ls", "--limit", "3", "--json", "--cursor", more["cursor"])
+    assert [job["id"] for job in first.json + rest.json] == made[::-1]
+    assert rest.err == ""
+    assert "only a cursor that an earlier page" in shell.run("jobs", "ls", "--cursor", "x", code=1).err
+
+
+def test_jobs_are_listed_and_changed_by_time_and_parent(shell: Shell) -> None:
+    job = shell.enqueue("add", 1)
+    assert ids(shell, "--since", "1h") == ids(shell, "--since", "2020-01-31T08:00") == {job}
+    assert ids(shell, "--since", "2100-01-01") == set()
+    assert ids(shell, "--parent", job) == set()
+    assert "--since" in shell.run("jobs", "ls", "--since", "yesterday", code=2).err
+    assert shell.run("jobs", "cancel", "--since", "1h", "--yes").out == "cancel: 1 job\n"
 
 
 @pytest.mark.parametrize(
@@ -93,6 +122,8 @@ def test_show_tells_call_state_times_result_and_error(shell: Shell) -> None:
     assert job["error"] == {"type": "ValueError", "message": "boom", "traceback": "Traceback:\n  boom"}
     assert job["reason"] == "retries used up"
     assert [one["id"] for one in shell.json("jobs", "show", good, bad)] == [good, bad]
+    assert "deadline:" not in text
+    assert "deadline:" in shell.run("jobs", "show", shell.enqueue("add", 1, deadline="1h")).out
 
 
 def test_nothing_in_a_job_acts_on_the_terminal(shell: Shell) -> None:
@@ -162,6 +193,37 @@ def test_cancel_retry_and_delete_by_id(shell: Shell) -> None:
     assert shell.json("jobs", "show", id)["status"] == "ready"
     shell.run("jobs", "delete", id)
     assert shell.json("jobs", "ls") == []
+
+
+def test_force_reaches_the_run_that_was_asked_before(shell: Shell) -> None:
+    id = shell.enqueue("add", 1)
+    shell.take(id)
+    shell.run("jobs", "cancel", id, "--reason", "first")
+    assert shell.run("jobs", "cancel", id, "--force").out == "cancel: 1 job\n"
+    app = shell.app()
+    try:
+        [heard] = app.client.block(_beat, f"s-{id}-0")
+    finally:
+        app.close()
+    assert heard.forced == ((id, 1),)
+
+
+async def _beat(link: Link, session: str) -> list[Heard]:
+    return await link.broker.renew([Beat(session, 60_000)])
+
+
+def test_show_tells_every_run(shell: Shell) -> None:
+    id = shell.enqueue("boom")
+    for _ in range(2):
+        shell.finish(id, OutcomeKind.DEAD)
+        shell.run("jobs", "retry", id)
+    shell.take(id)
+    runs = shell.json("jobs", "show", id)["run_history"]
+    assert [(run["number"], run["outcome"]) for run in runs] == [(1, "failed"), (2, "failed"), (3, "running")]
+    assert all(run["worker"] and run["started_at"] for run in runs)
+    shown = shell.run("jobs", "show", id).out
+    assert re.search(r"1  failed, .* on s-\S+: ValueError: boom", shown)
+    assert "3  running, " in shown
 
 
 def test_what_is_refused_is_told_and_makes_the_command_fail(shell: Shell) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from time import tzset
 from uuid import UUID
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dray.cli.output import age, brief, harmless, now_ms, one_line, plain, rough
+from dray.cli.output import age, brief, harmless, now_ms, one_line, plain, rough, stamp
 from dray.job import Progress, State
 
 
@@ -41,7 +42,7 @@ class Colour(Enum):
         (timedelta(minutes=1), 60.0),
         (Decimal("1.50"), "1.50"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
-        (Progress(1, 2, "x"), {"done": 1, "total": 2, "note": "x"}),
+        (Progress(1, 2, "x"), {"done": 1, "total": 2, "note": "x", "data": {}}),
     ],
 )
 def test_every_value_has_a_form_in_json(value: object, shown: object) -> None:
@@ -102,3 +103,14 @@ def test_structs_are_shown_by_their_fields() -> None:
         b: str
 
     assert plain([Inner(1, "x")]) == [{"a": 1, "b": "x"}]
+
+
+def test_a_time_names_its_zone_whatever_the_zone_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    tzset()
+    try:
+        there = datetime(2020, 1, 2, 12, 0, tzinfo=timezone(timedelta(hours=9)))
+        assert stamp(there).startswith("2020-01-02 03:00:00 UTC (")
+    finally:
+        monkeypatch.undo()
+        tzset()

@@ -5,18 +5,27 @@ from __future__ import annotations
 import pytest
 from shell import Shell
 
-from dray.client import Link
-from dray.durations import Sketch
+from dray.client.link import Link
+from dray.documents.worker_registry import ExecutorInfo, WorkerInfo, write_worker
 from dray.job import OutcomeKind, State
-from dray.roster import ExecutorInfo, WorkerInfo, write_worker
-from dray.stats import Tally, WorkerTallies, write_tallies
+from dray.stats.sketch import Sketch
+from dray.stats.tallies import Tally, WorkerTallies, write_tallies
 
 
 def test_queues_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
     shell.enqueue("add", 1)
     shell.enqueue("send", "x", delay=60)
     lines = shell.run("queues", "ls").out.splitlines()
-    assert lines[0].split() == ["QUEUE", "SCHEDULED", "READY", "RUNNING", "OLDEST", "STATE", "LIMITS"]
+    assert lines[0].split() == [
+        "QUEUE",
+        "SCHEDULED",
+        "READY",
+        "RUNNING",
+        "OLDEST",
+        "WORKERS",
+        "STATE",
+        "LIMITS",
+    ]
     assert [line.split()[0] for line in lines[1:]] == ["default", "email"]
     default, email = shell.json("queues", "ls")
     assert set(default) == {
@@ -28,11 +37,39 @@ def test_queues_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
         "task_limits",
         "next_due_at",
         "oldest_ready_at",
+        "dedicated",
+        "workers",
     }
     assert set(default["counts"]) == {state.value for state in State} - {"not_found"}
     assert default["counts"]["ready"] == 1
     assert default["oldest_ready_at"].startswith("20")
     assert email["next_due_at"].startswith("20")
+
+
+def test_a_queue_that_no_worker_serves_is_named(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    shell.enqueue("send", "x", queue="gpu")
+    told = shell.run("queues", "ls").err
+    assert "1 job waits in queue default, which no worker serves: dray worker\n" in told
+    assert "1 job waits in queue gpu, which no worker serves: dray worker -Q gpu" in told
+    enlist(shell, queues=("all",), dedicated=("gpu",))
+    told = shell.run("queues", "ls").err
+    assert told == "1 job waits in queue gpu, which is dedicated, and no worker serves: dray worker -Q gpu\n"
+    default, gpu = shell.json("queues", "ls")
+    assert (default["workers"], default["dedicated"]) == (1, False)
+    assert (gpu["workers"], gpu["dedicated"]) == (0, True)
+    enlist(shell, id="host-2", queues=("gpu",))
+    assert shell.run("queues", "ls").err == ""
+
+
+def test_a_queue_is_dedicated_by_an_operator(shell: Shell) -> None:
+    shell.enqueue("add", 1)
+    assert shell.json("queues", "limit", "default", "--dedicated", "--max-running", "3")["dedicated"] is True
+    assert "dedicated" in shell.run("queues", "ls").out
+    enlist(shell, queues=("all",))
+    assert shell.json("queues", "limit", "default", "--not-dedicated")["dedicated"] is False
+    wrong = shell.run("queues", "limit", "default", "--task", "add", "--dedicated", code=1)
+    assert "dedicated=True: it can be set for a whole queue only" in wrong.err
 
 
 def test_no_queues_are_told_on_stderr_only(shell: Shell) -> None:
@@ -103,7 +140,7 @@ def test_limits_are_set_told_and_taken_back(shell: Shell) -> None:
     ("args", "says"),
     [
         (["--rate", "fast"], "a whole number per s, m, h or d"),
-        (["--enqueue-rate", "fast"], "enqueue_rate='fast': a whole number per s, m, h or d"),
+        (["--enqueue-rate", "fast"], "--enqueue-rate='fast': a whole number per s, m, h or d"),
         (["--max-running", "0"], "'0' is not a number from 1, or none"),
         (["--max-ready", "x"], "'x' is not a number from 1, or none"),
         (["--overflow", "explode"], "'explode' is not one of"),
@@ -169,7 +206,7 @@ def test_workers_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
     assert set(worker) == {
         *("id", "host", "pid", "started_at", "seen_at", "queues", "priorities", "tasks", "processes"),
         *("concurrency", "mode", "version", "state", "executors", "leader", "running"),
-        *("average", "lag", "stalls", "round_trip", "skew", "rate"),
+        *("average", "p95", "against_crew", "lag", "stalls", "round_trip", "skew", "rate", "dedicated"),
     }
     assert (worker["running"], worker["executors"][0]["succeeded"]) == (3, 40)
 
@@ -181,13 +218,39 @@ def test_no_workers_are_told_on_stderr_only(shell: Shell) -> None:
     assert shell.json("workers", "ls") == []
 
 
-async def _tell(link: Link, told: WorkerTallies) -> None:
-    await write_tallies(link.broker, "host-1", told, 0)
+async def _tell(link: Link, told: WorkerTallies, worker: str = "host-1") -> None:
+    await write_tallies(link.broker, worker, told, 0)
+
+
+def test_workers_are_ranked_by_how_slow_they_are_at_what_others_do_too(shell: Shell) -> None:
+    # host-2 runs longer tasks, but is the faster one at what both do.
+    for worker, tasks in (
+        ("host-1", {"resize": 0.2}),
+        ("host-2", {"resize": 0.1, "render": 60.0}),
+        ("host-3", {}),
+    ):
+        enlist(shell, id=worker, average=sum(tasks.values()), p95=1.0)
+        tallies = {}
+        for task, seconds in tasks.items():
+            took = Sketch()
+            took.add([seconds] * 20)
+            tallies[task] = Tally(runs=20, took=took)
+        app = shell.app()
+        app.client.block(_tell, WorkerTallies(seen=app.now(), tasks=tallies), worker)
+        app.close()
+    told = shell.json("workers", "ls", "--sort", "latency")
+    assert [worker["id"] for worker in told] == ["host-1", "host-2", "host-3"]
+    assert told[0]["against_crew"] == pytest.approx(0.2 / 0.15)
+    assert told[2]["against_crew"] is None
+    assert [worker["id"] for worker in shell.json("workers", "ls")] == ["host-1", "host-2", "host-3"]
+    header, first, *_ = shell.run("workers", "ls", "--sort", "latency").out.splitlines()
+    assert {"AVG", "P95", "CREW"} <= set(header.split())
+    assert "1.3×" in first
 
 
 def test_how_tasks_fare_is_told_for_all_workers_and_for_one(shell: Shell) -> None:
-    shell.enqueue("add", 1)
     app = shell.app()
+    assert app.queues.list() == []
     ended = shell.run("workers", "ls", "--tasks")
     assert (ended.out, "no worker has run anything" in ended.err) == ("", True)
     took = Sketch()
@@ -197,9 +260,9 @@ def test_how_tasks_fare_is_told_for_all_workers_and_for_one(shell: Shell) -> Non
     app.close()
     for told in (shell.run("workers", "ls", "--tasks").out, shell.run("workers", "show", "host-1").out):
         header, new, resize = told.splitlines()
-        assert header.split()[:4] == ["TASK", "RUNS", "FAILED", "AVG"]
-        assert new.split() == ["new", "1", "0", *["-"] * 9]
-        assert resize.split()[:9] == ["resize", "42", "2", "250", "ms", "250", "ms", "250", "ms"]
+        assert header.split()[:5] == ["TASK", "ACCEPTED", "RUNS", "FAILED", "AVG"]
+        assert new.split() == ["new", "-", "1", "0", *["-"] * 9]
+        assert resize.split()[:10] == ["resize", "-", "42", "2", "250", "ms", "250", "ms", "250", "ms"]
         for part in ("50 ms", "64 MiB"):
             assert part in resize
     listed = shell.json("workers", "ls", "--tasks")

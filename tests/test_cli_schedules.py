@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 from shell import Shell
 
-from dray.client import Link
-from dray.cron import Cron
-from dray.reconciling import rewrite
-from dray.schedule import Schedule
+from dray.client.link import Link
+from dray.schedules.cron import Cron
+from dray.schedules.schedule import Schedule
+from dray.schedules.store import rewrite
 
 NIGHTLY = ("nightly", "shop.report", '"mon"', "--cron", "30 2 * * *", "--tz", "America/New_York")
 

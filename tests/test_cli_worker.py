@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,13 +45,36 @@ def until(shell: Shell, id: str, status: str, seconds: float = 90) -> None:
         time.sleep(0.05)
 
 
+def test_an_app_without_tasks_is_warned_about(shell: Shell) -> None:
+    (shell.folder / "bare.py").write_text("from dray import App\napp = App('bare')\n")
+    ended = shell.spawn("worker", "-A", "bare:app", "-p", "1", "--burst")
+    assert "warning: bare:app has no tasks, so its workers run no job at all" in ended.err
+    assert "autodiscover" in ended.err
+    assert "imports" in ended.err
+    (finding,) = [one for one in shell.json("doctor", "-A", "bare:app") if one["check"] == "app"]
+    assert finding["status"] == "warn"
+    assert "has no tasks" in finding["text"]
+    assert "autodiscover" in finding["todo"]
+
+
+def test_workers_know_the_tasks_of_modules_that_a_settings_file_names(shell: Shell) -> None:
+    (shell.folder / "more.py").write_text(
+        f"from {shell.module} import app\n@app.task\ndef triple(n: int) -> int: return 3 * n\n"
+    )
+    with (shell.folder / "dray.toml").open("a") as file:
+        file.write('imports = ["more"]\n')
+    id = shell.spawn("enqueue", "triple", "4").out.strip()
+    shell.spawn("worker", "-p", "1", "--burst")
+    assert json.loads(shell.spawn("jobs", "show", id, "--json").out)["result"] == 12
+
+
 def test_a_burst_runs_what_is_there_and_ends(shell: Shell) -> None:
     good = [shell.run("enqueue", "add", str(n), "1").out.strip() for n in range(5)]
     mail = shell.enqueue("send", "a@x")
     bad = shell.enqueue("boom", 7)
-    ended = shell.spawn("worker", "-p", "1", "-c", "4", "--burst")
+    ended = shell.spawn("worker", "-p", "1", "-c", "4", "--burst", "-Q", "default")
     assert "namespace shop" in ended.out
-    assert "does not serve queue email" in ended.err
+    assert "1 job waits in queue email, which no worker serves: dray worker -Q email" in ended.out
     assert [shell.json("jobs", "show", id)["result"] for id in good] == [1, 2, 3, 4, 5]
     dead = shell.json("jobs", "show", bad)
     assert (dead["status"], dead["error"]["message"]) == ("dead", "boom 7")
@@ -142,12 +166,61 @@ def test_logs_can_be_json(shell: Shell) -> None:
     assert any("stop with Ctrl-C" in message for message in messages)
 
 
+def test_each_job_is_a_line_of_the_log_and_quiet_keeps_failures_only(shell: Shell) -> None:
+    added = shell.enqueue("add", 1)
+    shell.enqueue("boom")
+    ended = shell.spawn("worker", "-p", "1", "--burst")
+    assert re.search(rf"INFO .*add {added} succeeded in [0-9.]+ s \(queue default\)", ended.err)
+    assert re.search(r"ERROR .*boom default:\S+ is dead after .*ValueError: boom 1", ended.err)
+    assert 'raise ValueError(f"boom {n}")' in ended.err, "the last failure comes with its traceback"
+    shell.enqueue("add", 1)
+    shell.enqueue("boom")
+    ended = shell.spawn("worker", "-p", "1", "--burst", "--quiet")
+    assert ended.out == ""
+    assert "succeeded" not in ended.err
+    assert "is dead after" in ended.err
+
+
+def test_the_log_goes_to_a_file_that_may_be_moved_away(shell: Shell) -> None:
+    file = shell.folder / "worker.log"
+    with started(shell, "worker", "-p", "1", "--log-file", str(file)) as child:
+        wait = ("--wait", "--timeout", "90")
+        assert shell.spawn("enqueue", "add", "20", "22", *wait).out == "42\n"
+        wait_for(lambda: "succeeded" in file.read_text(), "the first line")
+        file.rename(shell.folder / "worker.log.1")
+        assert shell.spawn("enqueue", "add", "1", "2", *wait).out == "3\n"
+        wait_for(lambda: file.exists() and "succeeded" in file.read_text(), "a line in a new file")
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+    assert "SIGTERM: the worker takes no more jobs" in file.read_text()
+    shell.enqueue("add", 1)
+    said = shell.spawn("worker", "-p", "1", "--burst", "--log-output", "stdout")
+    assert ("succeeded" in said.out, "succeeded" in said.err) == (True, False)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize(
     ("args", "says", "code"),
     [
+        (["--quiet", "--log-level", "info"], "--quiet means --log-level warning: give one", 2),
+        (
+            ["--log-file", "nowhere/at.log"],
+            "--log-file='nowhere/at.log': a file that can be written is allowed: No such file",
+            1,
+        ),
+        (["--log-output", "file"], "log_output=file needs to know which: set log_file", 2),
+        (["--log-output", "stdout", "--log-file", "a.log"], "log_file is set: set log_output to file", 2),
+        (["--scheduler", "often"], "scheduler='often': auto, on or off is allowed", 2),
+        (["--mode", "scheduler-only", "--scheduler", "off"], "mode scheduler-only does nothing else", 2),
         (["-c", "0"], "concurrency='0': a whole number from 1 to 1000", 2),
         (["-p", "many"], "processes='many'", 2),
-        (["-Q", "a b"], "queues='a b'", 2),
+        (["-Q", "a b"], "--queues='a b'", 2),
         (["--mode", "fat"], "mode='fat': one of thin, default", 2),
         (["--mode", "specialized"], "mode specialized needs to know which: set priorities", 2),
         (["--mode", "job-specialized"], "mode job-specialized needs to know which: set tasks", 2),
@@ -158,11 +231,11 @@ def test_logs_can_be_json(shell: Shell) -> None:
         (["--rate", "often"], "rate='often': a rate like 100/s", 2),
         (["--priorities", "urgent"], "priorities='urgent'", 2),
         (["--tasks", "ad"], "no task named 'ad'; did you mean add", 1),
-        (["--max-memory", "1"], "max_memory='1'", 2),
-        (["--max-jobs-per-process", "0"], "max_jobs_per_process='0'", 2),
+        (["--max-memory", "1"], "--max-memory='1'", 2),
+        (["--max-jobs-per-process", "0"], "--max-jobs-per-process='0'", 2),
         (["--lease", "soon"], "lease='soon'", 2),
         (["--broker", "memory://"], "memory:// lives inside one process", 1),
-        (["--broker", "nonsense"], "broker_url='nonsense'", 2),
+        (["--broker", "nonsense"], "--broker='nonsense'", 2),
         (["-A", "nowhere_at_all:app"], "there is no module 'nowhere_at_all'", 1),
         (["stray"], "unexpected extra argument", 2),
     ],

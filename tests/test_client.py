@@ -18,7 +18,8 @@ import pytest
 from by_hand import Hand, Say, in_thread
 
 from dray import App, BrokerAway, JobTimeout
-from dray import client as client_module
+from dray.client import waiters as waiters_module
+from dray.client.link import Link
 
 pytest_plugins = ["shop"]
 
@@ -175,6 +176,37 @@ def test_a_wait_that_is_cancelled_leaves_no_task_behind(app: App, add: Any) -> N
     asyncio.run(main())
 
 
+def test_a_thread_that_waits_no_more_hands_over_to_another(app: App, add: Any) -> None:
+    """One of them listens for all; whichever that is may leave first."""
+    jobs = [add.enqueue(n) for n in range(4)]
+    results: list[int] = []
+
+    def wait(n: int) -> None:
+        if n % 2:
+            results.append(jobs[n].get(timeout=30))
+        else:
+            with pytest.raises(JobTimeout):
+                jobs[n].get(timeout=0.2)
+
+    threads = [threading.Thread(target=wait, args=(n,)) for n in range(4)]
+    waiters = app.client.thread_link().waiters
+    for count, thread in enumerate(threads):
+        thread.start()
+        deadline = time.monotonic() + 30
+        while len(waiters._asleep) + (waiters._leader is not None) <= count and time.monotonic() < deadline:
+            if any(not one.is_alive() for one in threads[: count + 1]):
+                break  # it has given up already
+            time.sleep(0.005)
+    threads[0].join()
+    threads[2].join()
+    with Hand(app) as hand:
+        hand.work()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(results) == [1, 3]
+    assert (waiters._leader, waiters._asleep, waiters.by_job) == (None, {}, {})
+
+
 # a broker that goes away
 
 
@@ -209,7 +241,7 @@ def test_a_waiter_outlives_a_broker_that_is_away_for_a_while(app: App, add: Any,
 def test_word_that_got_lost_is_made_up_for_by_reading_again(
     app: App, add: Any, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(waiters_module, "LOOK_AGAIN", 0.1)
     inner = app.client.open
 
     async def open(blocking: bool) -> Any:
@@ -253,6 +285,22 @@ def test_an_error_that_ends_the_waiting_reaches_every_waiter(app: App, add: Any)
 
 
 # closing
+
+
+def test_a_close_in_another_thread_leaves_a_call_its_connection(sqlite_app: App, add: Any) -> None:
+    def call(link: Link) -> Any:
+        broker = link.broker
+        del link
+
+        async def read() -> list[str]:
+            in_thread(sqlite_app.close, after=0).join()
+            gc.collect()
+            return list(await broker.queue_names())
+
+        return read()
+
+    sqlite_app.enqueue("add", 1)
+    assert sqlite_app.client.block(call) == ["default"]
 
 
 def test_close_lets_go_of_everything_and_the_next_call_opens_anew(sqlite_app: App, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from redis_server import Server, need, running
 
 from dray import App
 from dray.broker.memory import MemoryBroker
-from dray.roster import SKEWED
-from dray.schedule import SCHEDULE_HEADER
-from dray.worker.skew import Skew
+from dray.documents.worker_registry import SKEWED
+from dray.schedules.schedule import SCHEDULE_HEADER
+from dray.worker.supervisor.heartbeats import ClockSkew
 
 NOW = 1_800_000_000_000
 HOUR = 3600
@@ -138,20 +138,20 @@ def test_a_worker_whose_clock_is_off_is_warned_about_and_does_everything_in_time
 def test_it_is_told_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     wall = NOW / 1000
-    skew = Skew(MemoryBroker("dray", clock=lambda: NOW), wall=lambda: wall)
+    skew = ClockSkew(MemoryBroker("dray", clock=lambda: NOW), wall=lambda: wall)
     for ahead, shown in ((0.0, 0), (0.3, 0), (0.9, 900), (-0.2, -200)):
         wall = NOW / 1000 + ahead
-        assert skew.look() == shown
+        assert skew.measure() == shown
     assert caplog.messages == []
     for ahead in (5.0, 5.2, 4.9, 5.4):  # clocks are never quite the same twice
         wall = NOW / 1000 + ahead
-        assert skew.look() == 5000
+        assert skew.measure() == 5000
     assert len(caplog.messages) == 1
     assert "5.0 s ahead of" in caplog.messages[0]
     wall = NOW / 1000 - 61
-    assert skew.look() == -61_000
+    assert skew.measure() == -61_000
     assert "61.0 s behind" in caplog.messages[1]
     wall = NOW / 1000
-    assert skew.look() == 0
-    assert skew.look() == 0
+    assert skew.measure() == 0
+    assert skew.measure() == 0
     assert caplog.messages[2:] == ["the clock of this machine agrees with the broker's again"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 from redis_leaks import leaks
@@ -13,20 +14,31 @@ from dray.policy import Retention
 from dray.testing.conformance import *  # noqa: F403
 from dray.testing.conformance import Opener
 
-FULL = [("valkey", False), ("valkey", True)]
+SETUPS = [
+    pytest.param((False, False), id="valkey-loop"),
+    pytest.param((False, True), id="valkey-blocking"),
+    pytest.param((True, False), id="valkey cluster-loop"),
+    pytest.param((True, True), id="valkey cluster-blocking", marks=pytest.mark.slow),
+]
+"""Each as (cluster, blocking). A blocking client on a cluster is also in `test_conformance_redis_more`."""
 
 
-@pytest.fixture(scope="module", params=FULL, ids=["valkey", "valkey cluster"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    kind, cluster = request.param
-    need(kind)
-    with running(kind, tmp_path_factory.mktemp("server"), cluster=cluster) as server:
-        yield server
+class Setup(NamedTuple):
+    server: Server
+    blocking: bool
 
 
-@pytest.fixture(params=["loop", "blocking"])
-def open_broker(request: pytest.FixtureRequest, server: Server) -> Iterator[Opener]:
-    blocking = request.param == "blocking"
+@pytest.fixture(scope="module", params=SETUPS)
+def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    cluster, blocking = request.param
+    need("valkey")
+    with running("valkey", tmp_path_factory.mktemp("server"), cluster=cluster) as server:
+        yield Setup(server, blocking)
+
+
+@pytest.fixture
+def open_broker(setup: Setup) -> Iterator[Opener]:
+    server, blocking = setup
     server.command("FLUSHALL")
 
     async def open(namespace: str, retention: Retention | None) -> Broker:

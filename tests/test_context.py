@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import dray
-from dray import App, Context, DrayError, JobStopped, Reject, Retry, TaskExit
+from dray import App, Context, DrayError, InvalidInput, JobStopped, Reject, Retry, TaskExit
 from dray.context import CURRENT, _Detached, detached
-from dray.job import Job, Progress, Taken
+from dray.job import PROGRESS_DATA_MAX, Job, Progress, Taken
 
 pytest_plugins = ["shop"]
 
@@ -87,6 +87,37 @@ def test_the_log_carries_the_job(live: Live, caplog: pytest.LogCaptureFixture) -
     (record,) = caplog.records
     assert (record.name, record.getMessage()) == ("dray.task.send", "sent 3")
     assert (vars(record)["job"], vars(record)["task"], vars(record)["attempt"]) == ("x", "send", 2)
+
+
+def test_progress_takes_data_of_bounded_size(live: Live) -> None:
+    ctx = Context(live)
+    ctx.progress(3, 10, note="tiles", data={"failed": ("a", "b"), "bytes": 12, "none": None})
+    assert live.reports == [Progress(3, 10, "tiles", {"failed": ["a", "b"], "bytes": 12, "none": None})]
+    huge: list[Any] = []
+    huge.append(huge)
+    for data, says in (
+        ({"x": "y" * PROGRESS_DATA_MAX}, f"at most {PROGRESS_DATA_MAX} bytes as JSON"),
+        ({"x": object()}, "a dict of what JSON can hold is allowed"),
+        ({"x": 1 << 70}, "a dict of what JSON can hold is allowed"),
+        ({"x": huge}, "a dict of what JSON can hold is allowed"),
+        (["a"], "a dict of what JSON can hold is allowed"),
+        ("text", "a dict of what JSON can hold is allowed"),
+    ):
+        with pytest.raises(InvalidInput, match=says) as refused:
+            ctx.progress(1, data=data)  # type: ignore[arg-type]  # what a task may get wrong
+        assert refused.value.field == "data"
+    assert len(live.reports) == 1
+
+
+def test_a_task_that_has_seen_that_it_should_stop_is_known_to_have(live: Live) -> None:
+    ctx = Context(live)
+    assert not ctx.cancelled
+    ctx.check()
+    assert not live.heeded
+    live.cancelled = True
+    with pytest.raises(JobStopped):
+        ctx.check()
+    assert live.heeded
 
 
 def test_a_context_of_no_job_does_nothing(memory_app: App) -> None:

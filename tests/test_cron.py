@@ -14,9 +14,9 @@ from croniter import croniter  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray import cron
-from dray.cron import ALIASES, Cron, Every, Rule
 from dray.errors import InvalidInput
+from dray.schedules import cron
+from dray.schedules.cron import ALIASES, Cron, Every, Rule
 
 
 def ms(text: str) -> int:

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter  # type: ignore[import-untyped]
 
-from dray.cron import Cron
+from dray.schedules.cron import Cron
 
 ZONES = (
     "UTC",

@@ -27,9 +27,8 @@ import pytest
 
 from dray.broker import connect
 from dray.broker.verbs import Query
-from dray.demo.follower import Happening, task_of
-from dray.demo.summary import Facts, Witnessed, run_checks
-from dray.job import Record
+from dray.demo.monitor import DemoEvent
+from dray.demo.summary import Facts, run_checks
 
 MARK = "TOUR_OF_TEST"
 """An environment variable that every process of a tour inherits, so that none can hide."""
@@ -95,52 +94,51 @@ class Tour:
 
 class Kept(NamedTuple):
     tour: Tour
-    told: dict[str, Any]
+    result: dict[str, Any]
 
 
-class Tampered:
-    """The facts of a tour that was kept, to be changed."""
-
-    def __init__(self, records: list[Record], happened: list[Happening], audit: list[str]) -> None:
-        prices = [n * n for n in range(1, sum(task_of(record.id) == "price" for record in records) + 1)]
-        accepted = {record.id for record in records}
-        self.witnessed = Witnessed(
-            calls=len(records), accepted=accepted, results=prices, replaced=2, exit_code=0
-        )
-        self.records, self.happened, self.audit = records, happened, audit
+class Tampered(Facts):
+    """The facts of a demo whose folder was kept, for tests to change."""
 
     @staticmethod
     async def read(kept: Kept) -> Tampered:
-        broker = await connect(kept.told["broker"], "demo")
+        broker = await connect(kept.result["broker"], "demo")
         try:
-            page = await broker.find(Query(), limit=1000)
+            records = (await broker.find(Query(), limit=1000)).records
             feed = await broker.events({}, limit=10_000)
-            happened = [
-                Happening(event.kind, event.id, event.run, entry.at)
-                for entry in feed.entries
-                for event in entry.events
-            ]
-            return Tampered(page.records, happened, await broker.audit())
+            return Tampered(
+                calls=len(records),
+                accepted={record.id for record in records},
+                results=[n * n for n in range(1, sum(record.job.task == "price" for record in records) + 1)],
+                replaced=2,
+                exit_code=0,
+                events=[
+                    DemoEvent(event.kind, event.id, event.run, entry.at)
+                    for entry in feed.entries
+                    for event in entry.events
+                ],
+                records=records,
+                audit=await broker.audit(),
+            )
         finally:
             await broker.close()
 
-    def failed(self) -> list[str]:
-        facts = Facts(self.records, self.happened, self.witnessed, self.audit)
-        return [check.what for check in run_checks(facts) if not check.ok]
+    def failed_checks(self) -> list[str]:
+        return [what for what, ok in run_checks(self).items() if not ok]
 
-    def last(self, kind: str) -> Happening:
-        return [event for event in self.happened if event.kind == kind][-1]
+    def last(self, kind: str) -> DemoEvent:
+        return [event for event in self.events if event.kind == kind][-1]
 
     def earlier(self, kind: str, id: str) -> None:
         place = self._place(kind, id)
-        self.happened[place] = self.happened[place]._replace(at=0)
+        self.events[place] = self.events[place]._replace(at=0)
 
     def swap(self, kind: str, one: str, other: str) -> None:
         here, there = self._place(kind, one), self._place(kind, other)
-        self.happened[here], self.happened[there] = self.happened[there], self.happened[here]
+        self.events[here], self.events[there] = self.events[there], self.events[here]
 
     def _place(self, kind: str, id: str) -> int:
-        return [(event.kind, event.id) for event in self.happened].index((kind, id))
+        return [(event.kind, event.id) for event in self.events].index((kind, id))
 
 
 @pytest.fixture
@@ -200,50 +198,50 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
 
 def test_its_numbers_agree_with_each_other(kept: Kept) -> None:
-    told = kept.told
-    assert told["ok"] is True
-    assert all(check["ok"] for check in told["checks"])
-    assert told["calls"] - told["duplicates"] == told["accepted"] == sum(told["states"].values())
-    assert told["accepted"] == sum(row["jobs"] for row in told["rows"])
-    assert told["runs"] == sum(row["runs"] for row in told["rows"])
-    for state, count in told["states"].items():
-        assert count == sum(row["states"].get(state, 0) for row in told["rows"])
+    result = kept.result
+    assert result["ok"] is True
+    assert all(check["ok"] for check in result["checks"])
+    assert result["calls"] - result["duplicates"] == result["accepted"] == sum(result["states"].values())
+    assert result["accepted"] == sum(row["jobs"] for row in result["rows"])
+    assert result["runs"] == sum(row["runs"] for row in result["rows"])
+    for state, count in result["states"].items():
+        assert count == sum(row["states"].get(state, 0) for row in result["rows"])
     # Every run ended in one way: well, with an error, with its process, or because it was told to stop.
-    stopped = sum(row["states"].get("cancelled", 0) for row in told["rows"] if row["runs"])
-    assert told["runs"] == told["states"]["succeeded"] + told["failed"] + told["lost"] + stopped
-    assert told["lost"] >= 2
-    assert told["replaced"] >= 2
+    stopped = sum(row["states"].get("cancelled", 0) for row in result["rows"] if row["runs"])
+    assert result["runs"] == result["states"]["succeeded"] + result["failed"] + result["lost"] + stopped
+    assert result["lost"] >= 2
+    assert result["replaced"] >= 2
 
 
 def test_its_numbers_are_those_of_the_broker(kept: Kept) -> None:
-    listing = kept.tour.command("jobs", "ls", "--broker", kept.told["broker"], "--json", "--limit", "1000")
+    listing = kept.tour.command("jobs", "ls", "--broker", kept.result["broker"], "--json", "--limit", "1000")
     jobs = json.loads(subprocess.check_output(listing, cwd=kept.tour.folder, timeout=MOST))
-    assert len(jobs) == kept.told["accepted"]
-    assert Counter(job["status"] for job in jobs) == kept.told["states"]
-    assert sum(job["runs"] for job in jobs) == kept.told["runs"]
+    assert len(jobs) == kept.result["accepted"]
+    assert Counter(job["status"] for job in jobs) == kept.result["states"]
+    assert sum(job["runs"] for job in jobs) == kept.result["runs"]
 
 
 @pytest.mark.parametrize(
     ("tamper", "noticed"),
     [
         (
-            lambda facts: facts.witnessed.accepted.add("order-99"),
+            lambda facts: facts.accepted.add("order-99"),
             "every accepted job is in the broker, and no other",
         ),
-        (lambda facts: facts.happened.append(facts.last("succeeded")), "no job ended twice"),
+        (lambda facts: facts.events.append(facts.last("succeeded")), "no job ended twice"),
         (lambda facts: facts.earlier("taken", "reminder-1"), "nothing delayed started early"),
         (lambda facts: facts.swap("taken", "order-1", "thumbnail-1"), "high priority went first"),
-        (lambda facts: facts.witnessed.results.reverse(), "results came back in order"),
-        (lambda facts: setattr(facts.witnessed, "exit_code", -9), "the worker ended in good order"),
+        (lambda facts: facts.results.reverse(), "results came back in order"),
+        (lambda facts: setattr(facts, "exit_code", -9), "the worker ended in good order"),
     ],
 )
 def test_a_summary_notices_what_did_not_go_as_it_must(
     kept: Kept, tamper: Callable[[Tampered], None], noticed: str
 ) -> None:
     facts = asyncio.run(Tampered.read(kept))
-    assert facts.failed() == []
+    assert facts.failed_checks() == []
     tamper(facts)
-    assert facts.failed() == [noticed]
+    assert facts.failed_checks() == [noticed]
 
 
 def test_nobodys_settings_get_in_its_way(tour: Tour) -> None:
@@ -257,9 +255,9 @@ def test_nobodys_settings_get_in_its_way(tour: Tour) -> None:
 
 
 def test_the_commands_it_names_work_in_the_folder_it_kept(kept: Kept, tmp_path: Path) -> None:
-    assert Path(kept.told["folder"]).parent == kept.tour.scratch
-    folder = shutil.copytree(kept.told["folder"], tmp_path / "copy")  # they change it, and others read it
-    for command in kept.told["next"]:
+    assert Path(kept.result["folder"]).parent == kept.tour.scratch
+    folder = shutil.copytree(kept.result["folder"], tmp_path / "copy")  # they change it, and others read it
+    for command in kept.result["next"]:
         ran = subprocess.run(
             shlex.split(command),
             cwd=folder,

@@ -26,7 +26,7 @@ DIRECTIVES = {
     "Service": {
         "Type", "User", "WorkingDirectory", "EnvironmentFile", "ExecStart", "ExecReload", "KillMode",
         "TimeoutStopSec", "Restart", "RestartSec", "MemoryMax", "OOMPolicy", "NoNewPrivileges", "PrivateTmp",
-        "ProtectSystem", "ProtectHome",
+        "ProtectSystem", "ProtectHome", "StateDirectory",
     },
     "Install": {"WantedBy"},
 }  # fmt: skip
@@ -55,7 +55,7 @@ def check_variables(names: Iterator[str] | list[str]) -> None:
 
 def test_there_is_something_to_look_at() -> None:
     assert len(UNITS) == 3
-    assert len(MANIFESTS) == 4
+    assert len(MANIFESTS) == 6
 
 
 @pytest.mark.parametrize("file", UNITS, ids=lambda file: file.name)
@@ -71,6 +71,8 @@ def test_units_have_known_directives_and_commands(file: Path) -> None:
     assert float(service["TimeoutStopSec"]) > GRACE
     assert service["User"] != "root"
     assert service["EnvironmentFile"] == "/etc/dray/shop.env"
+    assert service["ProtectSystem"] == "strict"
+    assert service["StateDirectory"] == "shop"
 
 
 def test_the_environment_of_units_is_made_of_settings() -> None:
@@ -141,6 +143,8 @@ def deployments() -> list[dict[str, Any]]:
 
 def test_manifests_are_of_known_kinds_and_have_names_of_their_own() -> None:
     kinds = {"ConfigMap": "v1", "Secret": "v1", "Service": "v1", "Deployment": "apps/v1"}
+    kinds["NetworkPolicy"] = "networking.k8s.io/v1"
+    kinds["HorizontalPodAutoscaler"] = "autoscaling/v2"
     for one in manifests():
         assert one["apiVersion"] == kinds[one["kind"]]
     names = [(one["kind"], one["metadata"]["name"]) for one in manifests()]
@@ -160,6 +164,10 @@ def test_deployments_run_dray_with_probes_bounds_and_no_rights(deployment: dict[
     (container,) = pod["containers"]
     check_command(container["command"])
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp"]
+    assert pod["volumes"] == [{"name": container["volumeMounts"][0]["name"], "emptyDir": {}}]
     assert {"requests", "limits"} <= set(container["resources"])
     ports = {port["name"] for port in container.get("ports", [])}
     for probe in (container["readinessProbe"], container.get("livenessProbe")):
@@ -173,6 +181,30 @@ def test_deployments_run_dray_with_probes_bounds_and_no_rights(deployment: dict[
         assert probe["timeoutSeconds"] <= probe["periodSeconds"]
     sources = {(kind, one[kind]["name"]) for one in container["envFrom"] for kind in one}
     assert sources == {("configMapRef", "dray"), ("secretRef", "dray")}
+
+
+def test_no_secret_is_shipped() -> None:
+    (secret,) = [one for one in manifests() if one["kind"] == "Secret"]
+    assert secret["stringData"]["DRAY_API_KEYS"] == ""
+    assert "@" not in secret["stringData"]["DRAY_BROKER_URL"]
+    for file in DEPLOY.rglob("*.*"):
+        assert "change-me" not in file.read_text("utf-8"), file
+
+
+def test_policies_close_all_parts_and_let_clients_reach_the_server_alone() -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in manifests() if one["kind"] == "NetworkPolicy"}
+    everything, server = policies["dray"], policies["dray-server"]
+    for deployment in deployments():
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert everything["podSelector"]["matchLabels"].items() <= labels.items()
+        is_server = deployment["metadata"]["name"] == "dray-server"
+        assert (server["podSelector"]["matchLabels"].items() <= labels.items()) is is_server
+        if is_server:
+            (container,) = deployment["spec"]["template"]["spec"]["containers"]
+            ports = {port["name"] for port in container["ports"]}
+            assert {port["port"] for port in server["ingress"][0]["ports"]} == ports
+    assert everything["ingress"] == []
+    assert everything["policyTypes"] == ["Ingress"], "what tasks connect to is the app's business"
 
 
 def test_the_service_leads_to_ports_of_the_server() -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Beat, Broker, Filter, Swept
+from dray.documents.worker_registry import LEADERSHIP, WorkerInfo, read_leader, read_workers, write_worker
 from dray.errors import BrokerAway
 from dray.job import Job, State
-from dray.roster import HOLD, WorkerInfo, read_holder, read_workers, write_worker
-from dray.worker.duties import Duties, Sweep
-from dray.worker.hold import Hold
-from dray.worker.lifeline import Lifeline
+from dray.worker.duties.duties import Duties, Sweep
+from dray.worker.duties.leadership import Leadership
+from dray.worker.retrying_broker import RetryingBroker
 
 LEASE = 600
 
@@ -28,14 +28,14 @@ class Store:
         self.now = 1_000_000
         self.broker = MemoryBroker("dray", clock=lambda: self.now)
 
-    def line(self) -> Lifeline:
-        return Lifeline(self.broker.view(blocking=False), LEASE / 1000)
+    def line(self) -> RetryingBroker:
+        return RetryingBroker(self.broker.view(blocking=False), LEASE / 1000)
 
-    def hold(self, worker: str, *, stands_in: bool = False) -> Hold:
-        return Hold(self.line(), worker, lease=LEASE, stands_in=stands_in)
+    def hold(self, worker: str, *, stands_in: bool = False) -> Leadership:
+        return Leadership(self.line(), worker, lease=LEASE, stands_in=stands_in)
 
     async def holder(self) -> str | None:
-        holder = read_holder((await self.broker.doc(*HOLD)).doc)
+        holder = read_leader((await self.broker.doc(*LEADERSHIP)).doc)
         return holder.worker if holder else None
 
 
@@ -85,7 +85,7 @@ def test_who_gives_it_up_is_followed_at_once_and_does_not_come_back() -> None:
 def test_who_gives_it_up_while_it_is_being_written_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(store: Store) -> None:
         line = store.line()
-        first = Hold(line, "first", lease=LEASE)
+        first = Leadership(line, "first", lease=LEASE)
         write, begun, go_on = line.broker.doc, asyncio.Event(), asyncio.Event()
 
         async def slowly(*args: Any, **options: Any) -> Any:
@@ -165,7 +165,7 @@ def test_who_stands_in_makes_way_for_one_that_can_do_every_duty_but_not_for_its_
 
 def test_a_hold_that_cannot_be_read_is_left_alone_until_it_runs_out() -> None:
     async def test(store: Store) -> None:
-        await store.broker.doc(*HOLD, b"\xff another version's", ttl=LEASE)
+        await store.broker.doc(*LEADERSHIP, b"\xff another version's", ttl=LEASE)
         first = store.hold("first")
         assert not await first.seek()
         store.now += LEASE
@@ -195,7 +195,7 @@ class Counting:
     def __init__(self, act: Callable[[int], Coroutine[Any, Any, float]], name: str = "counting") -> None:
         self.name, self.calls, self._act = name, 0, act
 
-    async def step(self, line: Lifeline) -> float:
+    async def step(self, line: RetryingBroker) -> float:
         self.calls += 1
         return await self._act(self.calls)
 
@@ -285,8 +285,8 @@ def test_only_who_holds_them_does_them_and_the_next_one_begins_when_the_first_le
 async def lapsed_job(broker: Broker, store: Store) -> None:
     """A job held by a session whose lease has run out."""
     await broker.put([Job(id="a", task="t")])
-    await broker.renew([Beat("s", LEASE)])
-    await broker.take("s", 1, ["default"], Filter(), 1)
+    await broker.renew([Beat("far-1/2.1", LEASE)])
+    await broker.take("far-1/2.1", 1, ["default"], Filter(), 1)
     store.now += LEASE + 1
 
 
@@ -296,7 +296,7 @@ async def state(store: Store) -> State:
     return record.state
 
 
-def test_a_lapsed_session_is_freed() -> None:
+def test_a_lapsed_session_is_freed_and_its_worker_named(caplog: pytest.LogCaptureFixture) -> None:
     async def test(store: Store) -> None:
         line = store.line()
         await lapsed_job(line.broker, store)
@@ -304,6 +304,7 @@ def test_a_lapsed_session_is_freed() -> None:
         assert await state(store) is State.READY
 
     run(test)
+    assert "1 job of worker far-1 runs again" in caplog.text
 
 
 def test_upkeep_is_called_again_at_once_while_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +350,7 @@ def test_who_was_out_of_touch_for_a_lease_gives_the_others_a_lease_to_speak_up(
 def test_a_machine_that_slept_through_its_leases_does_not_expire_its_own_executors() -> None:
     async def test(store: Store) -> None:
         wall = 1_000.0
-        line, sweep = Lifeline(store.broker, LEASE / 1000, wall=lambda: wall), Sweep(10)
+        line, sweep = RetryingBroker(store.broker, LEASE / 1000, wall=lambda: wall), Sweep(10)
         await sweep.step(line)
         await lapsed_job(line.broker, store)
         wall += LEASE  # while the monotonic clock stood still

@@ -9,7 +9,7 @@ import pytest
 from by_hand import Hand, Say
 
 from dray import App, BrokerAway, DrayError, DuplicateJob, InvalidInput, JobHandle, QueueFull
-from dray.enqueuing import Outgoing
+from dray.client.enqueue_middleware import OutgoingCall
 
 pytest_plugins = ["shop"]
 
@@ -27,7 +27,7 @@ def test_the_first_middleware_is_outmost_and_sees_the_handle_come_back(app: App,
 
     def layer(name: str) -> None:
         @app.enqueue_middleware
-        async def middleware(outgoing: Outgoing, call_next: Any) -> Any:
+        async def middleware(outgoing: OutgoingCall, call_next: Any) -> Any:
             steps.append((name, "in", outgoing.task, outgoing.args))
             job = await call_next()
             steps.append((name, "out", job.id))
@@ -42,9 +42,29 @@ def test_the_first_middleware_is_outmost_and_sees_the_handle_come_back(app: App,
     assert say(job.status) == "ready"
 
 
+def test_jobs_that_middleware_enqueues_do_not_wait_for_room_either(app: App) -> None:
+    @app.task(max_ready=1, overflow="wait")
+    def crowded() -> None: ...
+
+    @app.task
+    def outer() -> None: ...
+
+    @app.enqueue_middleware
+    async def also(outgoing: OutgoingCall, call_next: Any) -> Any:
+        if outgoing.task == "outer":
+            await app.aenqueue_many([crowded.call(), crowded.call()])
+        return await call_next()
+
+    async def main() -> None:
+        with pytest.raises(QueueFull):
+            await asyncio.wait_for(app.asubmit(outer.call(), wait_for_room=False), 30)
+
+    asyncio.run(main())
+
+
 def test_headers_travel_with_the_job_alone_and_in_a_batch(app: App, send: Any, say: Say, hand: Hand) -> None:
     @app.enqueue_middleware
-    async def trace(outgoing: Outgoing, call_next: Any) -> Any:
+    async def trace(outgoing: OutgoingCall, call_next: Any) -> Any:
         outgoing.headers["to"] = outgoing.args[0]
         return await call_next()
 
@@ -59,10 +79,12 @@ def test_headers_travel_with_the_job_alone_and_in_a_batch(app: App, send: Any, s
 
 def test_middleware_may_change_arguments_task_and_options(app: App, send: Any, say: Say) -> None:
     @app.enqueue_middleware
-    async def change(outgoing: Outgoing, call_next: Any) -> Any:
+    async def change(outgoing: OutgoingCall, call_next: Any) -> Any:
         outgoing.args = (outgoing.args[0].lower(),)
         outgoing.kwargs["body"] = "hi"
-        outgoing.use(queue="slow", priority="low", headers={"h": "1"})
+        assert (outgoing.queue, outgoing.says("queue"), outgoing.says("priority")) == ("quick", True, False)
+        outgoing.change(queue="slow", priority="low", headers={"h": "1"})
+        assert (outgoing.queue, outgoing.says("priority")) == ("slow", True)
         return await call_next()
 
     job = say(send.using(queue="quick", key="k").enqueue, "X")
@@ -71,11 +93,60 @@ def test_middleware_may_change_arguments_task_and_options(app: App, send: Any, s
     assert (info.key, job.queue) == ("k", "slow")
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"queue": "no queue"}, "queue='no queue': 1-128 characters"),
+        ({"priority": 12}, "priority=12"),
+        ({"queu": "slow"}, "queu"),
+        ({"delay": "soon"}, "delay='soon'"),
+    ],
+)
+def test_an_option_that_middleware_sets_is_checked_like_that_of_a_call(
+    app: App, send: Any, say: Say, change: Any, says: str
+) -> None:
+    @app.enqueue_middleware
+    async def middleware(outgoing: OutgoingCall, call_next: Any) -> Any:
+        outgoing.change(**change)
+        return await call_next()
+
+    with pytest.raises(InvalidInput, match=says):
+        say(send.enqueue, "x")
+    assert say(app.jobs.find) == []
+
+
+def test_an_option_that_is_assigned_is_refused_and_not_silently_dropped(
+    app: App, send: Any, say: Say
+) -> None:
+    @app.enqueue_middleware
+    async def middleware(outgoing: Any, call_next: Any) -> Any:
+        outgoing.queue = "slow"
+        return await call_next()
+
+    with pytest.raises(AttributeError, match=r"outgoing\.change\(queue='slow'\)"):
+        say(send.enqueue, "x")
+    with pytest.raises(InvalidInput, match="option='queues'"):
+        OutgoingCall(app, send.call("x")).says("queues")
+
+
+def test_routes_by_name_leave_alone_what_a_call_says_itself(app: App, send: Any, say: Say) -> None:
+    @app.enqueue_middleware
+    async def route(outgoing: OutgoingCall, call_next: Any) -> Any:
+        if outgoing.task.startswith("se") and not outgoing.says("queue"):
+            outgoing.change(queue="routed")
+        return await call_next()
+
+    assert say(send.enqueue, "x").queue == "routed"
+    assert say(send.using(queue="own").enqueue, "x").queue == "own"
+    assert [job.queue for job in say(app.enqueue_many, [send.call("a")])] == ["routed"]
+    assert say(app.enqueue, "send", "x").queue == "routed"
+
+
 def test_what_middleware_makes_of_a_call_is_checked_again(app: App, send: Any, say: Say) -> None:
     change: dict[str, Any] = {}
 
     @app.enqueue_middleware
-    async def middleware(outgoing: Outgoing, call_next: Any) -> Any:
+    async def middleware(outgoing: OutgoingCall, call_next: Any) -> Any:
         for name, value in change.items():
             setattr(outgoing, name, value)
         return await call_next()
@@ -93,7 +164,7 @@ def test_a_call_that_is_not_passed_on_is_not_enqueued_and_gives_what_middleware_
     app: App, send: Any, say: Say
 ) -> None:
     @app.enqueue_middleware
-    async def filter(outgoing: Outgoing, call_next: Any) -> Any:
+    async def filter(outgoing: OutgoingCall, call_next: Any) -> Any:
         return None if outgoing.args[0] == "spam" else await call_next()
 
     assert say(send.enqueue, "spam") is None
@@ -107,7 +178,7 @@ def test_a_batch_reaches_the_broker_in_one_step_after_all_have_passed(app: App, 
     seen: list[str] = []
 
     @app.enqueue_middleware
-    async def watch(outgoing: Outgoing, call_next: Any) -> Any:
+    async def watch(outgoing: OutgoingCall, call_next: Any) -> Any:
         seen.append("in " + outgoing.args[0])
         job = await call_next()
         seen.append("out " + outgoing.args[0])
@@ -125,7 +196,7 @@ def test_middleware_that_raises_stops_its_whole_batch_and_leaves_no_coroutine_be
     cleaned: list[str] = []
 
     @app.enqueue_middleware
-    async def refuse(outgoing: Outgoing, call_next: Any) -> Any:
+    async def refuse(outgoing: OutgoingCall, call_next: Any) -> Any:
         try:
             if outgoing.args[0] == "bad":
                 raise PermissionError("not you")
@@ -147,7 +218,7 @@ def test_middleware_that_raises_afterwards_raises_in_the_caller_though_the_job_i
     app: App, send: Any, say: Say
 ) -> None:
     @app.enqueue_middleware
-    async def late(outgoing: Outgoing, call_next: Any) -> Any:
+    async def late(outgoing: OutgoingCall, call_next: Any) -> Any:
         await call_next()
         raise RuntimeError("too late")
 
@@ -162,7 +233,7 @@ def test_each_call_of_a_batch_hears_its_own_refusal_and_may_swallow_it(app: App,
     heard: list[tuple[str, str]] = []
 
     @app.enqueue_middleware
-    async def tell(outgoing: Outgoing, call_next: Any) -> Any:
+    async def tell(outgoing: OutgoingCall, call_next: Any) -> Any:
         try:
             return await call_next()
         except (QueueFull, DuplicateJob) as error:
@@ -194,7 +265,7 @@ def test_middleware_may_try_again_when_the_broker_is_away(app: App, send: Any, s
     app.put_one = shaky  # type: ignore[method-assign, assignment]
 
     @app.enqueue_middleware
-    async def insist(outgoing: Outgoing, call_next: Any) -> Any:
+    async def insist(outgoing: OutgoingCall, call_next: Any) -> Any:
         while True:
             try:
                 return await call_next()
@@ -211,7 +282,7 @@ def test_in_a_blocking_call_middleware_that_needs_an_event_loop_is_told_to_use_t
     naps: list[Any] = [lambda: asyncio.sleep(0), lambda: asyncio.sleep(0.01)]
 
     @app.enqueue_middleware
-    async def nap(outgoing: Outgoing, call_next: Any) -> Any:
+    async def nap(outgoing: OutgoingCall, call_next: Any) -> Any:
         await naps[int(outgoing.args[0])]()
         return await call_next()
 
@@ -233,13 +304,13 @@ def test_in_a_blocking_call_middleware_that_needs_an_event_loop_is_told_to_use_t
 
 def test_awaited_middleware_may_use_all_of_asyncio(app: App, send: Any) -> None:
     @app.enqueue_middleware
-    async def careful(outgoing: Outgoing, call_next: Any) -> Any:
+    async def careful(outgoing: OutgoingCall, call_next: Any) -> Any:
         async with asyncio.timeout(20):
             await asyncio.sleep(0.001)
         return await asyncio.wait_for(asyncio.create_task(call_next()), 20)
 
     @app.enqueue_middleware
-    async def impatient(outgoing: Outgoing, call_next: Any) -> Any:
+    async def impatient(outgoing: OutgoingCall, call_next: Any) -> Any:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):
                 await asyncio.sleep(20)
@@ -258,7 +329,7 @@ def test_cancelling_an_enqueue_cancels_its_middleware(app: App, send: Any) -> No
     seen: list[str] = []
 
     @app.enqueue_middleware
-    async def slow(outgoing: Outgoing, call_next: Any) -> Any:
+    async def slow(outgoing: OutgoingCall, call_next: Any) -> Any:
         try:
             await asyncio.sleep(20)
         except asyncio.CancelledError:

@@ -13,20 +13,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from workshop import PATIENCE, Flaky, at_work, ended, run, until, when
+from sim.loop import run as run_virtually
+from workshop import PATIENCE, Flaky, at_work, ended, on_loop_only, run, until, when
 
 from dray.app import App
 from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Broker, Cancel, Ids
 from dray.context import Context, current
 from dray.errors import BrokerAway, BrokerReadOnly, InvalidInput
-from dray.job import Job, OutcomeKind, State
-from dray.testing.sim.loop import run as run_virtually
-from dray.worker.channel import Counted, Idle, Lapsed, Message, Retiring, Started, Stuck, Told
-from dray.worker.executor import Executor
-from dray.worker.live import Interrupted
-from dray.worker.pulse import Pulse
-from dray.worker.runners import on_loop_only
+from dray.job import Job, OutcomeKind, Progress, State
+from dray.worker.channel import Message, Retiring, RunCounts, SessionLapsed, SessionNews, Started, Stuck
+from dray.worker.executor.executor import Executor
+from dray.worker.run.run_state import Interrupted
+from dray.worker.shared_memory import SharedHeartbeat
 
 
 @pytest.fixture
@@ -54,13 +53,13 @@ def make_app(folder: Path, **settings: Any) -> App:
 
 
 async def put(app: App, broker: Broker, name: str, *args: Any, **fields: Any) -> str:
-    job = app.envelopes.of(app.tasks[name].call(*args))
+    job = app.job_builder.build(app.tasks[name].call(*args))
     (accepted,) = await broker.put([msgspec.structs.replace(job, **fields) if fields else job])
     return accepted.id
 
 
 async def put_many(app: App, broker: Broker, name: str, count: int) -> list[str]:
-    jobs = [app.envelopes.of(app.tasks[name].call(n)) for n in range(count)]
+    jobs = [app.job_builder.build(app.tasks[name].call(n)) for n in range(count)]
     return [accepted.id for accepted in await broker.put(jobs)]
 
 
@@ -425,6 +424,85 @@ def test_a_cancelled_plain_job_sees_it(app: App) -> None:
     run(main())
 
 
+def test_a_cancelled_plain_job_that_never_asks_is_interrupted(app: App) -> None:
+    @app.task
+    def deaf() -> None:
+        while True:
+            time.sleep(0.005)
+
+    async def main() -> None:
+        broker = await app.connect()
+        async with at_work(app):
+            id = await put(app, broker, "deaf")
+            await running(broker, id)
+            await broker.edit(Ids((id,)), Cancel("enough"))
+            record = await ended(broker, id)
+            assert (record.state, record.reason) == (State.CANCELLED, "enough")
+        await broker.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_cancelled_plain_job_that_asked_may_clean_up_unless_it_is_forced(app: App, force: bool) -> None:
+    cleaned: list[str] = []
+    stopping = threading.Event()
+
+    @app.task
+    def tidy(ctx: Context) -> None:
+        try:
+            while True:
+                ctx.check()
+                time.sleep(0.005)
+        finally:
+            stopping.set()
+            end = time.monotonic() + 2.5  # longer than the patience with one that never asks
+            while time.monotonic() < end:
+                time.sleep(0.005)
+            cleaned.append("all")
+
+    async def main() -> None:
+        broker = await app.connect()
+        async with at_work(app):
+            id = await put(app, broker, "tidy")
+            await running(broker, id)
+            await broker.edit(Ids((id,)), Cancel())
+            await until(stopping.is_set)
+            if force:
+                await broker.edit(Ids((id,)), Cancel(force=True))
+            assert (await ended(broker, id)).state is State.CANCELLED
+        await broker.close()
+
+    run(main())
+    assert cleaned == ([] if force else ["all"])
+
+
+def test_a_cancelled_plain_job_that_nothing_interrupts_costs_its_executor(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.worker.executor.deadlines.PATIENCE", 0.3)
+    said: list[Message] = []
+    go = threading.Event()
+
+    @app.task
+    def blocked() -> None:
+        go.wait(30)
+
+    async def main() -> None:
+        broker = await app.connect()
+        async with at_work(app, send=said.append):
+            id = await put(app, broker, "blocked")
+            await running(broker, id)
+            await broker.edit(Ids((id,)), Cancel())
+            await until(lambda: any(isinstance(message, Stuck) for message in said))
+            (outcome,) = next(message for message in said if isinstance(message, Stuck)).outcomes
+            assert (outcome.id, outcome.kind) == (id, OutcomeKind.CANCELLED)
+        go.set()
+        await broker.close()
+
+    run(main())
+
+
 def test_a_job_may_be_cancelled_before_its_first_step(app: App) -> None:
     """The take and the cancel arrive in one turn: the asyncio task never begins."""
 
@@ -436,7 +514,8 @@ def test_a_job_may_be_cancelled_before_its_first_step(app: App) -> None:
 
             def start_and_cancel(batch: list[Any]) -> None:
                 start(batch)
-                executor.hear(Told(executor._session.name, (), tuple((t.job.id, t.run) for t in batch)))
+                refs = tuple((t.job.id, t.run) for t in batch)
+                executor.hear(SessionNews(executor._session.name, (), refs))
 
             executor._start = start_and_cancel  # type: ignore[method-assign]
             assert (await ended(broker, id)).state is State.CANCELLED
@@ -713,11 +792,10 @@ def test_a_lost_session_drops_what_it_held_and_goes_on_under_a_new_name(app: App
 
     async def main() -> None:
         broker = await app.connect()
-        async with at_work(app, say=said.append):
+        async with at_work(app, send=said.append):
             id = await put(app, broker, "linger")
             await running(broker, id)
-            first = said[0]
-            assert isinstance(first, Started)
+            first = next(message for message in said if isinstance(message, Started))
             assert first.session == "w/1.1"
             assert first.tasks["linger"][0] == __file__
             await broker.release(first.session)
@@ -738,7 +816,7 @@ def test_a_session_that_is_merely_late_is_kept(tmp_path: Path) -> None:
     async def main() -> None:
         broker = await app.connect()
         flaky = Flaky(await app.connect())
-        async with at_work(app, flaky, say=said.append):
+        async with at_work(app, flaky, send=said.append):
             id = await put(app, broker, "sleep", 0.2)
             await running(broker, id)
             flaky.error = BrokerAway("for longer than the lease")
@@ -761,17 +839,17 @@ def test_what_the_supervisor_hears_is_heeded(app: App) -> None:
 
     async def main() -> None:
         broker = await app.connect()
-        async with at_work(app, say=said.append, renews=False) as executor:
+        async with at_work(app, send=said.append, renews=False) as executor:
             ids = [await put(app, broker, "sleep", 60.0) for _ in range(2)]
             for id in ids:
                 await running(broker, id)
             session = executor._session.name
-            executor.hear(Told("somebody else", (), ((ids[0], 1),)))
-            executor.hear(Told(session, ((ids[0], 1),), ((ids[1], 1),)))
+            executor.hear(SessionNews("somebody else", (), ((ids[0], 1),)))
+            executor.hear(SessionNews(session, ((ids[0], 1),), ((ids[1], 1),)))
             assert (await ended(broker, ids[1])).state is State.CANCELLED
-            executor.hear(Lapsed("somebody else"))
+            executor.hear(SessionLapsed("somebody else"))
             assert executor._session.name == session
-            executor.hear(Lapsed(session))
+            executor.hear(SessionLapsed(session))
             await until(lambda: [type(m) for m in said].count(Started) == 2)
         await broker.close()
 
@@ -785,7 +863,9 @@ def test_a_lost_run_is_stopped_and_its_outcome_dropped(app: App) -> None:
             id = await put(app, broker, "sleep", 60.0)
             await running(broker, id)
             (taken_over,) = executor._runs.values()
-            executor.hear(Told(executor._session.name, ((id, 1), ("unheard-of", 9)), ()))
+            executor.reported(taken_over, Progress(1.0))
+            executor.hear(SessionNews(executor._session.name, ((id, 1), ("unheard-of", 9)), ()))
+            assert not executor._reports.of({(id, 1): None})
             # The broker had not really given it to anybody else, so it comes here again.
             await when(broker, id, lambda record: record.run == 2)
             assert taken_over not in executor._runs.values()
@@ -802,7 +882,7 @@ def test_a_lost_run_is_stopped_and_its_outcome_dropped(app: App) -> None:
 def test_a_thread_that_nobody_can_stop_makes_it_retire_and_is_told_as_stuck(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.worker.watch.PATIENCE", 0.3)
+    monkeypatch.setattr("dray.worker.executor.deadlines.PATIENCE", 0.3)
     said: list[Message] = []
     go = threading.Event()
 
@@ -812,7 +892,7 @@ def test_a_thread_that_nobody_can_stop_makes_it_retire_and_is_told_as_stuck(
 
     async def main() -> None:
         broker = await app.connect()
-        async with at_work(app, say=said.append):
+        async with at_work(app, send=said.append):
             other = await put(app, broker, "sleep", 1.0)
             id = await put(app, broker, "blocked", timeout=100, retries=0)
             await until(lambda: any(isinstance(message, Stuck) for message in said))
@@ -842,14 +922,14 @@ def test_it_retires_after_so_many_jobs(tmp_path: Path) -> None:
     async def main() -> None:
         broker = await app.connect()
         ids = await put_many(app, broker, "double", 25)
-        async with at_work(app, say=said.append) as executor:
+        async with at_work(app, send=said.append) as executor:
             await until(lambda: any(isinstance(message, Retiring) for message in said))
             await until(lambda: not executor._runs)
         states = [record.state for record in await broker.get(ids) if record is not None]
         assert states.count(State.SUCCEEDED) == 10
         assert states.count(State.READY) == 15
-        counted = [message for message in said if isinstance(message, Counted)]
-        assert counted[-1] == Counted(10, 0, 0)
+        counted = [message for message in said if isinstance(message, RunCounts)]
+        assert counted[-1] == RunCounts(10, 0, 0)
         await broker.close()
 
     run(main())
@@ -861,7 +941,7 @@ def test_it_retires_when_it_uses_too_much_memory(tmp_path: Path) -> None:
 
     async def main() -> None:
         broker = await app.connect()
-        async with at_work(app, say=said.append):
+        async with at_work(app, send=said.append):
             await until(lambda: any(isinstance(message, Retiring) for message in said))
         retiring = next(message for message in said if isinstance(message, Retiring))
         assert "max_memory" in retiring.reason
@@ -870,20 +950,16 @@ def test_it_retires_when_it_uses_too_much_memory(tmp_path: Path) -> None:
     run(main())
 
 
-def test_in_a_burst_it_says_when_nothing_is_left(app: App) -> None:
-    said: list[Message] = []
-
+def test_in_a_burst_it_looks_for_work_again_after_each_settle(app: App) -> None:
     async def main() -> None:
         broker = await app.connect()
         ids = await put_many(app, broker, "double", 30)
-        async with at_work(app, say=said.append, burst=True):
-            await until(lambda: any(isinstance(message, Idle) and message.idle for message in said))
-            states = [record.state for record in await broker.get(ids) if record is not None]
-            assert states == [State.SUCCEEDED] * 30
+        async with at_work(app, broker, burst=True) as executor:
+            for id in ids:
+                assert (await ended(broker, id)).state is State.SUCCEEDED
+            await until(lambda: executor._no_work)
             assert await result(app, broker, await put(app, broker, "double", 30)) == 60
-            await until(lambda: [m.idle for m in said if isinstance(m, Idle)][-1])
-            idle = [message.idle for message in said if isinstance(message, Idle)]
-            assert idle in ([False, True, False, True], [True, False, True])
+            await until(lambda: executor._no_work and not executor._session.unsent)
         await broker.close()
 
     run(main())
@@ -892,8 +968,8 @@ def test_in_a_burst_it_says_when_nothing_is_left(app: App) -> None:
 def test_its_pulse_shows_that_it_lives_and_what_it_runs(app: App) -> None:
     async def main() -> None:
         broker = await app.connect()
-        pulse = Pulse.make()
-        async with at_work(app, pulse=pulse):
+        pulse = SharedHeartbeat.make()
+        async with at_work(app, heartbeat=pulse):
             await until(lambda: pulse.read("tried"))
             assert pulse.read("deadline") == 0
             id = await put(app, broker, "sleep", 60.0, timeout=10_000)
@@ -990,7 +1066,7 @@ def test_it_runs_on_a_virtual_clock_without_threads() -> None:
             random=lambda: 0.5,
         )
         running = loop.create_task(executor.run())
-        jobs = [app.envelopes.of(app.tasks[name].call()) for name in ("slow", "plain")]
+        jobs = [app.job_builder.build(app.tasks[name].call()) for name in ("slow", "plain")]
         await broker.put(jobs)
         while True:
             (record,) = await broker.get([jobs[0].id])

@@ -17,25 +17,25 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from test_child import gone
+from test_child_main import gone
 
 from dray.handle import JobHandle
 from dray.job import State
 from dray.loading import load_app
 from dray.worker.channel import (
     Broken,
-    Counted,
     FromExecutor,
     Message,
     Retiring,
+    RunCounts,
     Started,
     Stop,
     Stuck,
     frame,
 )
 from dray.worker.config import ExecutorConfig
-from dray.worker.process import BROKEN, ENDED, ORPHANED
-from dray.worker.pulse import Pulse
+from dray.worker.executor.executor_main import BROKEN, ENDED, ORPHANED
+from dray.worker.shared_memory import SharedHeartbeat
 
 M = TypeVar("M", bound=Message)
 PATIENCE = 30.0
@@ -103,7 +103,7 @@ class Supervised:
             file.write_text(broken)
         loaded = msgspec.structs.replace(self.app.settings, **settings)
         self.messages: list[Message] = []
-        self.pulse = Pulse.make()
+        self.pulse = SharedHeartbeat.make()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close)
         self._line, theirs = socket.socketpair()
         self._received = b""
@@ -114,7 +114,7 @@ class Supervised:
             worker="w",
             number=3,
             channel=theirs.fileno(),
-            pulse=self.pulse.fd,
+            heartbeat=self.pulse.fd,
             stacks=self._stacks.fileno(),
         )
         self.log = folder / "log"
@@ -214,10 +214,23 @@ def test_it_runs_jobs_and_tells_its_supervisor(start: Start, tmp_path: Path) -> 
     assert pid == one.process.pid
     assert not told, "what it was told at birth, passwords and all, is left in its environment"
     until(lambda: one.pulse.read("tried"))
-    assert one.hear(Counted).succeeded >= 1
+    assert one.hear(RunCounts).succeeded >= 1
     one.say(Stop(30_000))
     assert one.exit_code() == ENDED
     assert (tmp_path / "closed").exists(), "the lifespan was not left"
+
+
+LONG_SCHEDULE = """
+@app.every("1h", args=["x" * 3000])
+@app.task
+def long(text: str) -> None: ...
+"""
+
+
+def test_a_schedule_that_the_worker_cannot_write_does_not_keep_it_from_jobs(start: Start) -> None:
+    one = start(source=TASKS + LONG_SCHEDULE, max_payload=2000)
+    assert one.enqueue("double", 4).get(timeout=PATIENCE) == 8
+    assert "could not be written" in one.log.read_text()
 
 
 def test_an_app_that_cannot_be_imported_is_told_with_the_reason(start: Start) -> None:

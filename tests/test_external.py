@@ -13,8 +13,9 @@ import pytest
 import redis_server
 
 from dray import App, InvalidInput, LeaseLost, State, TooLarge
+from dray.admin.external import HeldJob
 from dray.broker.verbs import Beat, Broker, run_blocking
-from dray.external import HeldJob
+from dray.documents.lease_token import read_token
 from dray.job import Error, Progress
 
 BROKERS = ("memory", "sqlite", "valkey")
@@ -99,7 +100,7 @@ def test_a_failed_attempt_is_tried_again_by_the_jobs_own_rules_until_it_is_dead(
     assert app.external.nack(held.id, held.token, error="again") is State.DEAD
     info = job.info()
     assert info.reason == "failed: Failed: again (2 attempts)"
-    assert info.failures == 1
+    assert (info.failures, info.attempt) == (2, 2)
 
 
 def test_a_nack_may_say_when_and_how(app: App) -> None:
@@ -116,14 +117,17 @@ def test_a_nack_may_say_when_and_how(app: App) -> None:
     assert back.info().failures == 0
 
 
+TILES = Progress(2, 3, "tiles", {"left": ["b.png"]})
+
+
 def test_extend_keeps_all_jobs_of_a_fetch_and_passes_progress_on(app: App) -> None:
     first, second = app.enqueue("a", 1), app.enqueue("a", 2)
     held = app.external.fetch(["default"], limit=2, lease=0.3)
-    told = app.external.extend(held[0].id, held[0].token, lease=60, progress=Progress(2, 3, "tiles"))
+    told = app.external.extend(held[0].id, held[0].token, lease=60, progress=TILES)
     assert not told.cancelling
     time.sleep(0.4)
     assert sweep(app) == 0
-    assert first.info().progress == Progress(2, 3, "tiles")
+    assert first.info().progress == TILES
     assert app.external.ack(held[1].id, held[1].token) is State.SUCCEEDED
     with pytest.raises(LeaseLost):
         app.external.extend(held[1].id, held[1].token)
@@ -227,6 +231,47 @@ def test_one_whose_holder_died_comes_alone_and_is_dead_as_poison_after_three_mor
     assert held.args == ("neighbour",)
     assert app.external.ack(held.id, held.token) is State.SUCCEEDED
     assert neighbour.info().crashes == 0
+
+
+def forged(held: HeldJob, **fields: Any) -> str:
+    """A token that looks right for a job, made by somebody who never held it."""
+    token = msgspec.structs.replace(read_token(held.id, held.token), secret=b"x" * 16, **fields)
+    return msgspec.structs.replace(token, seal=token.seal_of(held.id)).text()
+
+
+def test_a_forged_token_takes_no_mark_off_and_opens_no_session(app: App) -> None:
+    app.using(queue="default").enqueue("shape")
+    one(app, lease=0.1)
+    lapse(app)
+    held = one(app)
+    assert held.suspect
+    broker = app.client.thread_link().broker
+    epoch = read_token(held.id, held.token).epoch + 1  # that of the next session: easily guessed
+    token = forged(held, epoch=epoch, lease=86_400_000)
+    for call in (app.external.extend, app.external.ack, app.external.nack):
+        with pytest.raises(LeaseLost):
+            call(held.id, token)
+    assert app.external.release(held.id, token) == 0
+    assert run_blocking(broker.doc("external", held.id)).doc is not None, "the poison mark is gone"
+    session = read_token(held.id, token).session
+    (heard,) = run_blocking(broker.renew([Beat(session, 100)]))
+    assert heard.opened, "the session was open"
+    run_blocking(broker.release(session, suspect=False))
+    assert app.external.ack(held.id, held.token) is State.SUCCEEDED
+    assert run_blocking(broker.doc("external", held.id)).doc is None
+
+
+def test_numbers_in_a_token_are_bounded(app: App) -> None:
+    app.using(queue="default").enqueue("shape")
+    held = one(app)
+    for fields in ({"run": 2**63}, {"run": -1}, {"epoch": 2**64 - 1}, {"lease": -5}):
+        with pytest.raises(InvalidInput, match="token"):
+            app.external.ack(held.id, forged(held, **fields))
+    for lease in (0, 2**52):
+        wrong = msgspec.structs.replace(read_token(held.id, held.token), lease=lease)
+        with pytest.raises(InvalidInput, match="lease"):
+            app.external.extend(held.id, wrong.text())
+    assert app.external.ack(held.id, held.token) is State.SUCCEEDED
 
 
 def test_a_suspect_that_was_given_back_or_failed_is_not_blamed(app: App) -> None:

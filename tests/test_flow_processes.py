@@ -23,9 +23,9 @@ from redis_server import running
 from dray import App, JobCancelled, JobHandle
 from dray.broker import connect
 from dray.broker.verbs import Broker, run_blocking
+from dray.documents.worker_registry import read_workers
 from dray.job import Job, Move
 from dray.policy import Rate
-from dray.roster import read_workers
 
 APP = '''
 import asyncio, os, time
@@ -63,6 +63,21 @@ def in_process(name: str) -> None:
             time.sleep(600)
         except BaseException:
             pass
+
+
+@app.task
+def loops(name: str) -> None:
+    """A plain function that never asks."""
+    note("start", name)
+    while True:
+        time.sleep(0.05)
+
+
+@app.task
+def sleeps(name: str) -> None:
+    """Sits in one call that nothing interrupts."""
+    note("start", name)
+    time.sleep(600)
 
 
 @app.task
@@ -110,7 +125,7 @@ class Site:
         self.app.task(name="paced", rate_limit="50/s")(_anything)
         self.app.task(name="capped", max_running=2)(_anything)
         self.app.task(name="in_process", isolate="process")(_anything)
-        for name in ("on_loop", "in_thread", "returns", "fails", "quick"):
+        for name in ("on_loop", "in_thread", "loops", "sleeps", "returns", "fails", "quick"):
             self.app.task(name=name)(_anything)
         self.broker: Broker = run_blocking(connect(url, "shop", blocking=True))
         self.worker: subprocess.Popen[bytes] | None = None
@@ -213,6 +228,27 @@ def test_running_jobs_of_every_kind_are_stopped(site: Site) -> None:
     site.until(
         lambda: not Path(f"/proc/{child}").exists(), "the child, which swallows everything, to be killed"
     )
+
+
+def test_plain_functions_that_never_ask_are_stopped_as_by_a_timeout(site: Site) -> None:
+    jobs = [site.enqueue(task, f"{task}-1") for task in ("loops", "sleeps")]
+    site.begins(*jobs)
+    for job in jobs:
+        assert job.cancel("enough")
+    assert [ended(job) for job in jobs] == ["enough"] * 2
+    assert {run.outcome for job in jobs for run in job.info().run_history} == {"cancelled"}
+    assert site.enqueue("quick", "after").get(timeout=60) == "after", "whoever was lost was replaced"
+
+
+def test_force_kills_an_isolated_run_that_was_asked_before(site: Site) -> None:
+    job = site.enqueue("in_process", "forced")
+    site.begins(job)
+    [[_, _, child, _]] = site.until(lambda: site.notes("forced"), "the child to start")
+    job.cancel("please")
+    assert job.cancel("now", force=True) or job.status() == "cancelled"
+    assert ended(job) == "please"
+    site.until(lambda: not Path(f"/proc/{child}").exists(), "the child to be gone")
+    assert not job.cancel(force=True)
 
 
 def test_by_filter_those_that_run_are_stopped_and_the_rest_is_left_alone(site: Site) -> None:

@@ -79,6 +79,7 @@ def test_a_job_goes_in_with_all_it_can_have_and_comes_out_the_same(app: App) -> 
 def test_jobs_can_be_delayed_by_seconds_or_until_a_time(app: App) -> None:
     async def scene(stage: Stage) -> None:
         soon = await stage.client("Enqueue", task="a", delay_seconds=0.2)
+        assert (await stage.app.astats()).accepted == {"a": {"default": {"grpc": 1}}}
         assert soon.status == pb.STATE_SCHEDULED
         at = Timestamp()
         at.FromDatetime(datetime(2099, 1, 1, tzinfo=UTC).replace(tzinfo=None))
@@ -172,6 +173,26 @@ def test_a_result_is_waited_for_until_it_is_there(app: App) -> None:
     play(app, scene)
 
 
+def test_a_job_without_a_result_says_why(app: App) -> None:
+    async def scene(stage: Stage) -> None:
+        client = stage.client
+        job = await client("Enqueue", task="a", result_ttl_seconds=0)
+        held = await client.one(wait=20)
+        await client("Ack", id=held.id, token=held.token, result_json="42")
+        for method in ("WaitResult", "Get"):
+            ended = await client(method, id=job.id)
+            assert ended.status == pb.STATE_SUCCEEDED
+            assert not ended.HasField("result_json")
+            assert "results are off (result_ttl=0" in ended.reason
+        job = await client("Enqueue", task="a")
+        held = await client.one(wait=20)
+        await client("Ack", id=held.id, token=held.token, result_json="null")
+        ended = await client("WaitResult", id=job.id)
+        assert (ended.result_json, ended.reason) == ("null", "")
+
+    play(app, scene)
+
+
 def test_a_deadline_ends_a_wait_and_nothing_is_left_of_it(app: App) -> None:
     async def scene(stage: Stage) -> None:
         job = await stage.client("Enqueue", task="a", delay_seconds=3600)
@@ -180,7 +201,7 @@ def test_a_deadline_ends_a_wait_and_nothing_is_left_of_it(app: App) -> None:
         link = await stage.app.client.loop_link()
 
         async def watched() -> bool:
-            return job.id in link._watches.open
+            return job.id in link.waiters.by_job
 
         await until(watched, "nobody waits")
         call.cancel()
@@ -227,12 +248,14 @@ def test_extend_carries_progress_and_brings_word_of_a_cancel(app: App) -> None:
         client = stage.client
         job = await client("Enqueue", task="a")
         held = await client.one(lease=60)
-        progress = pb.Progress(done=3, total=10, note="tiles")
+        progress = pb.Progress(done=3, total=10, note="tiles", data_json='{"left":["b.png"]}')
         answer = await client("Extend", id=held.id, token=held.token, lease=3600, progress=progress)
         assert not answer.cancelling
         assert answer.lease_until.seconds > time.time() + 3000
-        assert (await client("Get", id=job.id)).progress == progress
-        assert (await client("Cancel", id=job.id)).cancelled
+        told = await client("Get", id=job.id)
+        assert told.progress == progress
+        assert [run.outcome for run in told.run_history] == ["running"]
+        assert (await client("Cancel", id=job.id, force=True)).cancelled
         assert (await client("Extend", id=held.id, token=held.token)).cancelling
         assert (await client("Get", id=job.id)).cancelling
         answer = await client("Ack", id=held.id, token=held.token)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +24,8 @@ from rpc_client import METHODS, Client, Failed, Stage, play, until
 
 from dray.app import App
 from dray.errors import DrayError, InvalidInput
-from dray.serve.beside import Beside
 from dray.serve.grpc import serve_grpc
+from dray.serve.grpc_sidecar import GrpcSidecar
 from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc import generate
 
@@ -308,6 +310,12 @@ def test_a_key_with_limits_does_and_sees_nothing_else() -> None:
         assert [one.refused.status for one in answer.results] == [0, 7]
         assert (await of_mine.fails("FetchAndHold", queues=["mine", "other"])).status == "PERMISSION_DENIED"
         assert (await of_add.fails("FetchAndHold", queues=["mine"], tasks=["sub"])).field == "task"
+        theirs = await stage.app.using(queue="mine", key="k").aenqueue("sub", 1)
+        raising = {"queue": "mine", "key": "k", "on_duplicate": pb.ON_DUPLICATE_RAISE, "args_json": "[1]"}
+        failed = await of_add.fails("Enqueue", None, task="add", **raising)
+        assert (failed.status, failed.code) == ("ALREADY_EXISTS", "taken")
+        assert theirs.id not in f"{failed.message} {failed.trailers}"
+        await theirs.acancel()
         await of_add("Enqueue", task="add", queue="mine", args_json="[1]")
         held = (await of_add("FetchAndHold", queues=["mine"], limit=10)).jobs
         assert [job.task for job in held] == ["add"]
@@ -318,6 +326,30 @@ def test_a_key_with_limits_does_and_sees_nothing_else() -> None:
         await call.read()
         assert {event.queue for event in (await call.read()).events} == {"mine"}
         call.cancel()
+
+    play(app, scene)
+
+
+def test_one_key_cannot_use_up_the_waiting_room_of_the_others() -> None:
+    app = shop(max_waiting=4)
+    greedy, modest = (app.keys.create(name, ["work"]).secret for name in ("greedy", "modest"))
+
+    async def scene(stage: Stage) -> None:
+        one, other = stage.with_key(greedy), stage.with_key(modest)
+        waiting = [
+            asyncio.ensure_future(_status(one, "FetchAndHold", queues=["default"], wait=20.0))
+            for _ in range(6)
+        ]
+
+        async def three_are_refused() -> bool:
+            return sum(one.done() for one in waiting) == 3
+
+        await until(three_are_refused, "one key may take everything")
+        assert {one.result() for one in waiting if one.done()} == {"RESOURCE_EXHAUSTED"}
+        assert await _status(other, "FetchAndHold", queues=["default"]) == "OK"
+        for one_call in waiting:
+            one_call.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     play(app, scene)
 
@@ -335,6 +367,30 @@ def test_what_an_administrator_deletes_is_written_down() -> None:
 
 
 # where it listens
+
+
+def test_an_address_in_use_is_told_once_and_in_our_own_words(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from dray import App\n\napp = App('shop')\n")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("DRAY_", "GRPC_"))}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "dray", "server", "-A", "shop:app"),
+                *("--http", "127.0.0.1:0", "--grpc", address),
+            ],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line == f"dray: cannot listen on {address} for gRPC: the address is in use, or not ours"
 
 
 def test_beyond_this_machine_it_needs_keys_or_an_explicit_word() -> None:
@@ -362,21 +418,21 @@ def test_beyond_this_machine_it_needs_keys_or_an_explicit_word() -> None:
 def test_beside_http_an_address_that_was_asked_for_must_be_free(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         taken = await serve_grpc(shop(), "127.0.0.1:0")
-        asked = Beside(shop(grpc=f"127.0.0.1:{taken.port}"), insecure=False)
+        asked = GrpcSidecar(shop(grpc=f"127.0.0.1:{taken.port}"), insecure=False)
         with pytest.raises(DrayError, match="cannot listen"):
             await asked.start()
         app = shop()
         msgspec.structs.force_setattr(app.settings, "grpc", f"127.0.0.1:{taken.port}")
-        unasked = Beside(app, insecure=False)
+        unasked = GrpcSidecar(app, insecure=False)
         await unasked.start()
         assert "gRPC is not served: cannot listen" in caplog.text
-        nowhere = Beside(shop(grpc="none"), insecure=False)
+        nowhere = GrpcSidecar(shop(grpc="none"), insecure=False)
         await nowhere.start()
         assert unasked.lines == nowhere.lines == []
         for one in (asked, unasked, nowhere):
             one.stop_soon()
             await one.stop()
-        free = Beside(shop(grpc="127.0.0.1:0"), insecure=False)
+        free = GrpcSidecar(shop(grpc="127.0.0.1:0"), insecure=False)
         await free.start()
         assert "grpc://127.0.0.1:" in free.lines[0]
         free.stop_soon()

@@ -25,6 +25,7 @@ from dray import (
     JobHandle,
     JobNotFound,
     JobTimeout,
+    NoResult,
     ResultGone,
     State,
     WouldBlock,
@@ -32,7 +33,7 @@ from dray import (
     as_completed,
     gather,
 )
-from dray.broker.verbs import Beat, Report, run_blocking
+from dray.broker.verbs import Beat, ProgressReport, run_blocking
 from dray.context import CURRENT, _Detached
 from dray.job import Progress
 
@@ -157,17 +158,67 @@ def test_a_job_deleted_while_somebody_waits_is_not_found(app: App, add: Any, say
     thread.join()
 
 
-def test_a_result_past_its_time_is_gone_and_one_that_was_turned_off_is_none(
+def test_a_result_past_its_time_is_gone_and_one_that_was_turned_off_never_was(
     app: App, add: Any, say: Say, hand: Hand
 ) -> None:
     kept = say(add.using(result_ttl=0.001).enqueue, 1)
     off = say(add.using(result_ttl=0).enqueue, 1)
     hand.work()
     time.sleep(0.02)
-    with pytest.raises(ResultGone, match="succeeded, but its result"):
+    with pytest.raises(ResultGone, match="its result is not kept any more: its result_ttl of 1ms") as caught:
         say(kept.get, timeout=1)
-    assert say(off.get, timeout=1) is None
-    assert say(kept.status) == "succeeded"
+    assert not isinstance(caught.value, NoResult)
+    broker_time = app.clock
+    app.clock = lambda: broker_time() - 1_000  # the clock known here may be late
+    with pytest.raises(ResultGone) as caught:
+        say(kept.get, timeout=1)
+    assert not isinstance(caught.value, NoResult)
+    with pytest.raises(NoResult, match=r"results are off \(result_ttl=0 of this job\)") as caught:
+        say(off.get, timeout=1)
+    assert caught.value.job_id == off.id
+    assert say(kept.status) == say(off.status) == "succeeded"
+    assert list(as_completed([off], timeout=5)) == [off]
+    with pytest.raises(NoResult):
+        say(gather, [off], timeout=5)
+    (error,) = say(gather, [off], timeout=5, return_exceptions=True)
+    assert isinstance(error, NoResult)
+
+
+def test_a_task_that_returns_none_has_a_result(app: App, say: Say, hand: Hand) -> None:
+    @app.task
+    def log(text: str) -> None: ...
+
+    job = say(log.enqueue, "x")
+    hand.work()
+    assert say(job.get, timeout=5) is None
+
+
+def test_results_that_are_off_for_a_task_or_an_app_or_where_it_ran_are_told_apart(url: str, say: Say) -> None:
+    reader, worker = App("shop", broker=url), App("shop", broker=url, result_ttl=0)
+    for app in (reader, worker):
+
+        @app.task(name="quiet", result_ttl=0)
+        def quiet() -> int:
+            return 1
+
+        @app.task(name="loud")
+        def loud() -> int:
+            return 1
+
+    if url == "memory://":
+        worker.client = reader.client
+    first, second = say(reader.enqueue, "quiet"), say(reader.enqueue, "loud")
+    with Hand(reader) as hand:
+        for taken in hand.take():
+            hand.settle(taken, "succeeded")  # as a worker whose results are off
+    with pytest.raises(NoResult, match="result_ttl=0 of this job"):
+        say(first.get, timeout=5)
+    with pytest.raises(NoResult, match=r"results are off \(result_ttl=0\) where it ran"):
+        say(second.get, timeout=5)
+    with pytest.raises(NoResult, match="result_ttl=0 of this app"):
+        say(worker.job(second.id).get, timeout=5)
+    reader.close()
+    worker.close()
 
 
 def test_a_result_that_does_not_fit_the_annotation_is_an_error_that_says_so(
@@ -213,7 +264,7 @@ def test_info_tells_everything(app: App, add: Any, say: Say, hand: Hand) -> None
     assert (info.started_at, info.finished_at, info.worker, info.progress) == (None,) * 4
     hand.retry(hand.one())
     taken = hand.one()
-    report = Report("x", taken.run, Progress(1, 4, "quarter"))
+    report = ProgressReport("x", taken.run, Progress(1, 4, "quarter"))
     run_blocking(hand.broker.renew([Beat(hand.session, 60_000, (report,))]))
     info = say(job.info)
     assert (info.status, info.attempt, info.runs, info.failures) == ("running", 2, 2, 1)
@@ -236,7 +287,7 @@ def test_info_has_the_result_and_survives_bytes_that_cannot_be_read(
     job = say(add.enqueue, 1, 2)
     hand.work()
     assert say(job.info).result == 3
-    broken = app.envelopes.of(add.call(1))
+    broken = app.job_builder.build(add.call(1))
     run_blocking(hand.broker.put([type(broken)(id="broken", task="add", payload=b"\x01\xc1")]))
     info = say(app.job("broken").info)
     assert (info.args, info.kwargs) == (None, None)
@@ -420,7 +471,7 @@ def test_leaving_as_completed_early_leaves_nothing_behind(memory_app: App) -> No
     for _job in as_completed(jobs):
         break
     link = app.client.thread_link()
-    assert link._watches.open == {}
+    assert link.waiters.by_job == {}
 
     async def main() -> None:
         over = aas_completed(jobs)
@@ -428,7 +479,7 @@ def test_leaving_as_completed_early_leaves_nothing_behind(memory_app: App) -> No
             break
         await over.aclose()  # type: ignore[attr-defined]
         link = await app.client.loop_link()
-        assert link._watches.open == {}
+        assert link.waiters.by_job == {}
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 1
 

@@ -127,6 +127,22 @@ def test_the_limit_does_not_count_what_was_there_before(app: App, t: Harness) ->
     assert len(t.drain(limit=1)) == 30
 
 
+def test_ticks_of_a_schedule_do_not_count_towards_the_limit(app: App) -> None:
+    @app.every("1s")
+    @app.task
+    def tick() -> None: ...
+
+    @app.task
+    def again() -> None:
+        again.using(delay=1).enqueue()
+
+    with app.testing(limit=5) as t:
+        assert len(t.advance(60)) == 60
+        again.enqueue()
+        with pytest.raises(RunsForEver, match="task 'again'"):
+            t.advance(600)
+
+
 def test_ten_thousand_jobs_take_seconds(app: App, t: Harness) -> None:
     @app.task
     def work(number: int) -> int:

@@ -76,6 +76,24 @@ def test_a_thread_that_waits_for_a_delayed_job_goes_on_when_that_has_run(app: Ap
     assert job.get(timeout=0) == "done"
 
 
+def test_several_threads_that_wait_for_delayed_jobs_do_not_keep_a_drain_from_its_end(
+    app: App, t: Harness
+) -> None:
+    @app.task
+    def later(number: int) -> int:
+        return number
+
+    @app.task
+    def wait(number: int) -> int:
+        return later.using(delay=60).enqueue(number).get()
+
+    jobs = [wait.enqueue(number) for number in range(3)]
+    assert t.drain() == []
+    assert [job.status() for job in jobs] == ["running"] * 3
+    t.advance(60)
+    assert [job.get(timeout=5) for job in jobs] == [0, 1, 2]
+
+
 def test_plain_jobs_that_wait_give_back_their_slots() -> None:
     app = App("narrow", broker="memory://", concurrency=2)
 

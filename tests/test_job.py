@@ -287,8 +287,8 @@ def test_whatever_the_id_the_queue_it_names_is_a_valid_name(text: str) -> None:
         (State.SUCCEEDED, 1, 0, 1),
         (State.SUCCEEDED, 4, 2, 3),
         (State.DEAD, 0, 0, 0),  # expired or dropped before its first run
-        (State.DEAD, 1, 0, 1),
-        (State.DEAD, 4, 3, 4),
+        (State.DEAD, 1, 1, 1),  # its failures count the one that ended it
+        (State.DEAD, 4, 4, 4),
         (State.CANCELLED, 0, 0, 0),
         (State.CANCELLED, 1, 0, 1),
     ],
@@ -297,6 +297,12 @@ def test_the_attempt_of_a_record(state: State, run: int, failures: int, attempt:
     record = Record(job=Job(id="a", task="t"), state=state, created=0, run=run, failures=failures)
     assert record.attempt == attempt
     assert record.id == "a"
+
+
+def test_the_attempt_that_crashed_too_often_is_the_one_after_the_last_failure() -> None:
+    job = Job(id="a", task="t", max_crashes=2)
+    record = Record(job=job, state=State.DEAD, created=0, run=3, failures=1, crashes=2)
+    assert record.attempt == 2
 
 
 @pytest.mark.parametrize("value", [Job(id="a", task="t"), Run(1, "s", 0), facts.Error("E", "m")])

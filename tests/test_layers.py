@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,43 +12,24 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "dray"
 
-LAYERS: tuple[frozenset[str], ...] = tuple(
-    frozenset(layer.split())
-    for layer in (
-        "errors",
-        "job",
-        "duration durations policy values hints codec cron_words cron schedule flow",
-        "broker.blocking broker.verbs broker.checks broker.repairs",
-        "broker.memory broker.sqlite broker.redis",
-        "broker",
-        "settings roster recovery stats fitness",
-        "call context watching client info why twins task handle envelope tracing enqueuing operate external"
-        " tokens feed keys reconciling declaring schedules app loading",
-        "worker",
-        "history observe",
-        "serve",
-        "testing",
-        "cli demo",
-        "__init__ __main__",
-    )
-)
-"""From the bottom up. A name stands for the module and all below it, unless a longer name fits better.
-
-Within a layer modules may use each other (cycles are found anyway), except where `STRANGERS` says no.
-"""
+UPWARD_FOR_TYPES = frozenset({"app", "handle"})
+"""What modules below may import for types: nearly everything is given the app that it works for."""
 
 STRANGERS = frozenset({"broker.memory", "broker.sqlite", "broker.redis"})
 """Translations of one specification: none leans on another."""
 
 LATE_IMPORTS = {
-    ("broker", "dray.broker.sqlite"),  # only who uses a broker pays for it
+    ("broker", "dray.broker.sqlite"),  # only users of a broker pay for it
     ("broker", "dray.broker.redis"),
-    ("hints", "annotationlib"),  # exists from Python 3.14 on
+    ("codec.signature", "annotationlib"),  # exists from Python 3.14 on
 }
 """The only imports inside functions: (module, what it imports)."""
 
 TYPES_UPWARD = {("app", "testing.harness")}  # `app.testing()` says what it returns
-"""The only imports, for types, that may point up."""
+"""The only other imports, for types, that may point up."""
+
+MAP_LINE = re.compile(r"^ *(\w+/?(?: \w+/?)*)  +\S")
+"""A line of a map: names (a folder's with a slash), at least two spaces, what they are for."""
 
 LINES_MAX = 500
 LONG_FILES: dict[str, int] = {}
@@ -132,36 +114,68 @@ def _own(target: str, package: str) -> str | None:
     return target.removeprefix(package + ".") if target.startswith(package + ".") else None
 
 
-def _place(module: str) -> tuple[int, str] | None:
-    """The layer of a module and the name it is known by there; the longest name that fits counts."""
-    parts = module.split(".")
-    for length in range(len(parts), 0, -1):
-        name = ".".join(parts[:length])
-        for height, layer in enumerate(LAYERS):
-            if name in layer:
-                return height, name
-    return None
+def map_of(root: Path, package: str) -> list[list[str]]:
+    """The map in a package's docstring: its lines from the top, each as the names it lists."""
+    path = root.joinpath(*(package.split(".") if package else ()), "__init__.py")
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8")), clean=False) or ""
+    return [found[1].split() for line in text.splitlines() if (found := MAP_LINE.match(line))]
+
+
+def map_problems(root: Path) -> list[str]:
+    """Files and folders that their package's map leaves out, and names in a map that are not there."""
+    problems = []
+    for folder in sorted({path.parent for path in root.rglob("*.py")}):
+        inside = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
+        inside |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+        package = ".".join(folder.relative_to(root).parts)
+        listed = {name for line in map_of(root, package) for name in line}
+        where = f"{package or root.name}/__init__.py"
+        problems += [f"{where}: the map does not name {name}" for name in sorted(inside - listed)]
+        problems += [f"{where}: the map names {name}, which is not there" for name in sorted(listed - inside)]
+    return problems
+
+
+def _floors(root: Path, package: str) -> dict[str, int]:
+    """The height of each part of a package, as its map lists them; the package itself is on top."""
+    lines = map_of(root, package)
+    return {name.rstrip("/"): height for height, line in enumerate(lines) for name in line}
 
 
 def layer_problems(root: Path) -> list[str]:
-    """Modules that are in no layer, and imports that point up or to a stranger."""
-    problems = [
-        f"{module}: in no layer; name it in LAYERS" for module in modules_of(root) if _place(module) is None
-    ]
+    """Imports that point up in a map with rooms, and imports between translations of the specification."""
+    problems = []
+    with_rooms = {
+        package: _floors(root, package)
+        for package in ("", *modules_of(root))
+        if any((root.joinpath(*package.split("."))).glob("*/__init__.py"))
+    }
     for found in imports_of(root):
         target = _own(found.target, root.name)
-        mine = _place(found.module)
-        theirs = _place(target) if target is not None else None
-        if mine is None or theirs is None:
+        if target is None:
             continue
         where = f"{found.module}:{found.line}: imports {target}"
-        if found.for_types and (found.module, target) in TYPES_UPWARD:
+        if found.for_types and (target in UPWARD_FOR_TYPES or (found.module, target) in TYPES_UPWARD):
             continue
-        if theirs[0] > mine[0]:
-            problems.append(f"{where}, which is a layer above it")
-        elif mine[1] != theirs[1] and {mine[1], theirs[1]} <= STRANGERS:
+        package, mine, theirs = _parting(found.module, target)
+        if package not in with_rooms:
+            continue
+        floors = with_rooms[package]
+        top = len(floors)
+        if floors.get(mine, top) < floors.get(theirs, top):
+            problems.append(f"{where}, which is above it")
+        elif {f"{package}.{mine}", f"{package}.{theirs}"} <= STRANGERS and mine != theirs:
             problems.append(f"{where}: brokers do not use each other")
     return problems
+
+
+def _parting(module: str, target: str) -> tuple[str, str, str]:
+    """The innermost package of both, and the part of it that each is in: `__init__` for the package."""
+    one, other = module.split("."), target.split(".")
+    shared = 0
+    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+        shared += 1
+    mine, theirs = ((*path, "__init__")[shared] for path in (one, other))
+    return ".".join(one[:shared]), mine, theirs
 
 
 def cycles(root: Path) -> list[str]:
@@ -221,6 +235,10 @@ def test_imports_point_from_the_top_layers_down() -> None:
     assert layer_problems(SOURCE) == []
 
 
+def test_every_package_maps_its_files() -> None:
+    assert map_problems(SOURCE) == []
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert cycles(SOURCE) == []
 
@@ -243,16 +261,35 @@ def test_the_package_says_it_is_typed_and_every_folder_of_modules_is_a_package()
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 
+MAP = '''"""A sound little package.
+
+    errors             the tree of errors
+    job policy         facts
+    broker/            where jobs live
+    app                what users make
+    worker/ testing/   who uses it
+    serve/             over the network
+    cli/               on top
+"""
+'''
+BROKER_MAP = '''"""Where jobs live.
+
+    verbs             the seam
+    memory/ sqlite/   its translations
+"""
+'''
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A sound little package, to plant violations in."""
     root = tmp_path / "dray"
     files = {
-        "__init__.py": "from dray.job import State\n",
+        "__init__.py": MAP + "from dray.job import State\n",
         "errors.py": "",
         "job.py": "import msgspec\nfrom dray.errors import DrayError\n",
         "policy.py": "from . import job\n",
-        "broker/__init__.py": "from dray.broker.memory import Memory\n",
+        "broker/__init__.py": BROKER_MAP + "from dray.broker.memory import Memory\n",
         "broker/verbs.py": "from dray import job, policy\n",
         "broker/memory/__init__.py": "from ..verbs import Broker\n",
         "broker/sqlite/__init__.py": "import dray.broker.verbs\n",
@@ -278,21 +315,21 @@ def test_a_sound_package_has_no_findings(package: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("errors.py", "from dray.job import Job\n", "errors:1: imports job, which is a layer above it"),
+        ("errors.py", "from dray.job import Job\n", "errors:1: imports job, which is above it"),
         ("errors.py", "from dray import job\n", "errors:1: imports job, which"),
         ("errors.py", "from . import job\n", "errors:1: imports job, which"),
         ("errors.py", "import dray.job as facts\n", "errors:1: imports job, which"),
         ("errors.py", "def late():\n    from .job import Job\n", "errors:2: imports job, which"),
         ("job.py", "try:\n    import dray.broker\nexcept ImportError: ...\n", "job:2: imports broker, which"),
-        ("policy.py", "from dray import State\n", "policy:1: imports __init__, which is a layer above"),
+        ("policy.py", "from dray import State\n", "policy:1: imports __init__, which is above"),
         ("broker/verbs.py", "from dray.broker import connect\n", "broker.verbs:1: imports broker, which"),
         ("broker/verbs.py", "from .memory import Memory\n", "broker.verbs:1: imports broker.memory, which"),
         ("broker/__init__.py", "from dray.testing import walk\n", "broker:1: imports testing, which"),
+        ("errors.py", "import dray.app\n", "errors:1: imports app, which"),
         ("broker/sqlite/sql.py", "from dray.broker.memory import x\n", "brokers do not use each other"),
         ("broker/memory/line.py", "from ..sqlite.sql import x\n", "brokers do not use each other"),
         ("app.py", "import dray.worker.run\n", "app:1: imports worker.run, which"),
         ("serve/http.py", "import dray.cli\n", "serve.http:1: imports cli, which"),
-        ("nowhere.py", "", "nowhere: in no layer"),
     ],
 )
 def test_an_import_that_points_up_is_found(package: Path, name: str, text: str, says: str) -> None:
@@ -315,6 +352,18 @@ def test_a_circle_between_a_package_and_its_own_module_is_found(package: Path) -
     _write(package, "broker/memory/__init__.py", "from dray.broker.memory.broker import Memory\n")
     _write(package, "broker/memory/broker.py", "from . import Memory\n")
     assert cycles(package) == ["broker.memory -> broker.memory.broker -> broker.memory"]
+
+
+def test_a_file_that_no_map_names_and_a_name_without_a_file_are_found(package: Path) -> None:
+    for name in ("app.py", "worker/__init__.py", "serve/__init__.py", "cli/__init__.py"):
+        _write(package, name, "")
+    assert map_problems(package) == []
+    _write(package, "broker/nowhere.py", "")
+    (package / "policy.py").unlink()
+    assert map_problems(package) == [
+        "dray/__init__.py: the map names policy, which is not there",
+        "broker/__init__.py: the map does not name nowhere",
+    ]
 
 
 @pytest.mark.parametrize("guard", ["TYPE_CHECKING", "typing.TYPE_CHECKING"])

@@ -53,7 +53,8 @@ def test_a_line_for_people_begins_with_the_time() -> None:
 @pytest.mark.parametrize(("before", "shown"), [("", True), ("logging.basicConfig(level=40);", False)])
 def test_logging_that_the_app_has_set_up_is_left_alone(before: str, shown: bool) -> None:
     program = (
-        f"import logging; {before} from dray.worker import logs; logs.set_up('info', 'json');"
+        f"import logging; {before} from dray.worker import logs; from dray.settings import Settings;"
+        "logs.set_up(Settings(broker_url='', namespace='', log_format='json'));"
         "logging.getLogger('elsewhere').info('hello')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

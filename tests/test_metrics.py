@@ -15,28 +15,28 @@ from prometheus_client.parser import text_string_to_metric_families
 import dray
 from dray.broker import connect
 from dray.broker.verbs import Beat, Filter, QueueInfo
+from dray.documents.worker_registry import WorkerInfo
 from dray.job import State
 from dray.observe import ametrics, metrics
-from dray.observe.families import MOST
-from dray.observe.gathering import Snapshot
 from dray.observe.metrics import render
+from dray.observe.samples import MOST
+from dray.observe.snapshot import Snapshot
 from dray.observe.table import TABLE, full_name
-from dray.roster import WorkerInfo
-from dray.stats import (
+from dray.stats.tallies import (
     BOUNDS,
     MOST_QUEUES,
     OTHER,
+    ArchivedTallies,
     Histogram,
-    Past,
     Tally,
     WorkerTallies,
     delete_tallies,
     read_tallies,
-    write_past,
+    write_archive,
     write_tallies,
 )
-from dray.worker import probes
-from dray.worker.probes import Answer, Probes
+from dray.worker.supervisor import probes
+from dray.worker.supervisor.probes import Answer, Probes
 
 P = ParamSpec("P")
 DOCS = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -85,6 +85,12 @@ def test_no_name_can_break_the_format() -> None:
     assert values(text, "runs") == {(evil, evil, "succeeded"): 2}
     assert values(text, "queue_oldest_ready_seconds") == {(evil, "5"): 6}
     assert values(text, "queue_workers") == {(evil,): 1}
+
+
+def test_a_served_queue_without_jobs_has_its_own_name() -> None:
+    busy = QueueInfo(name="busy", counts={State.READY: 1})
+    text = render(snapshot(queues=[busy], workers=[worker("w", queues=("busy", "idle"))]))
+    assert values(text, "queue_workers") == {("busy",): 1, ("idle",): 1}
 
 
 def test_labels_are_bounded_and_nothing_is_left_out_of_the_sums() -> None:
@@ -156,10 +162,10 @@ async def test_what_the_archive_takes_over_meanwhile_is_counted_once() -> None:
             found = await broker.docs(kind)
             if not self.done:
                 self.done = True
-                past = Past(tasks=tally, events={"lease_lost": 2}, taken_over=("ann",))
-                version = await write_past(broker, past, 0)
+                past = ArchivedTallies(tasks=tally, events={"lease_lost": 2}, taken_over=("ann",))
+                version = await write_archive(broker, past, 0)
                 await delete_tallies(broker, "ann")
-                await write_past(broker, Past(tasks=tally, events=past.events), version)
+                await write_archive(broker, ArchivedTallies(tasks=tally, events=past.events), version)
             return found
 
     told, past, _ = await read_tallies(Archiving())  # type: ignore[arg-type]
@@ -271,10 +277,10 @@ async def test_the_responder_answers_and_refuses(request_: bytes, status: bytes)
 async def test_the_responder_outlives_slow_clients_crowds_and_those_who_hang_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probes, "PATIENCE", 0.3)
+    monkeypatch.setattr(probes, "TIMEOUT", 0.3)
     async with answering() as port:
         assert await said(port, b"GET /heal", end=True) == b""
-        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * probes.CROWD)]
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * probes.CONNECTIONS_MAX)]
         for _, writer in slow:
             writer.write(b"GET")
         for reader, writer in slow:

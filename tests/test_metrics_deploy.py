@@ -78,6 +78,34 @@ def test_a_query_that_refers_to_nothing_is_found(wrong: str) -> None:
         check(wrong)
 
 
+ADAPTER: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus" / "adapter.yml").read_text("utf-8"))[
+    "externalRules"
+]
+
+
+@pytest.mark.parametrize("rule", ADAPTER, ids=lambda rule: str(rule["name"]["as"]))
+def test_the_adapter_offers_metrics_that_exist(rule: dict[str, Any]) -> None:
+    check(rule["seriesQuery"])
+    check(rule["metricsQuery"].replace("<<.LabelMatchers>>", 'queue="default"'))
+    assert rule["metricsQuery"].count("<<.LabelMatchers>>") == 1
+    assert rule["name"]["as"] in rule["seriesQuery"]
+
+
+def test_workers_are_scaled_by_a_metric_that_the_adapter_offers() -> None:
+    hpa = yaml.safe_load((DEPLOY / "kubernetes" / "worker-autoscaler.yaml").read_text("utf-8"))["spec"]
+    worker = yaml.safe_load((DEPLOY / "kubernetes" / "worker.yaml").read_text("utf-8"))
+    target = hpa["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (worker["kind"], worker["metadata"]["name"])
+    assert hpa["minReplicas"] <= worker["spec"]["replicas"] <= hpa["maxReplicas"]
+    offered = {rule["name"]["as"]: rule["metricsQuery"] for rule in ADAPTER}
+    for metric in hpa["metrics"]:
+        wanted = metric["external"]["metric"]
+        assert wanted["name"] == full_name("queue_oldest_ready_seconds")
+        for label in wanted["selector"]["matchLabels"]:
+            assert label in names()[wanted["name"]]
+            assert f"by ({label})" in offered[wanted["name"]]
+
+
 def test_rules_are_complete_and_named_once() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES) >= 10
     for rule in RULES:

@@ -179,6 +179,13 @@ def test_what_is_told_is_what_happened_though_a_worker_is_killed(crew: Crew, tmp
     assert crew.value("dray_wait_seconds_bucket", task="add", le="+Inf") == 6
     assert crew.value("dray_queue_jobs", queue="mail", state="dead") == 2
     _check_names(crew.text, whole=True)
+    told = {name: value for (name, _), value in crew.last.items() if name.startswith("dray_broker_")}
+    if crew.server is None:
+        assert set(told) == {"dray_broker_round_trip_seconds"}
+    else:
+        assert told["dray_broker_memory_bytes"] > 100_000
+        assert told["dray_broker_cpu_seconds_total"] > 0
+        assert told["dray_broker_clients"] > 1
     own = httpx.get(f"{url}/metrics", timeout=60).text
     assert {k: v for k, v in samples(own).items() if k[0] == "dray_runs_total"} == {
         k: v for k, v in crew.last.items() if k[0] == "dray_runs_total"

@@ -14,6 +14,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from size import checks, count_lines, runtime
 
 import dray
 
@@ -33,6 +34,13 @@ OUTSIDE = re.compile(
     )
 )
 """Paths of one machine and names of registries: true for one reader only, so they stay out of every file."""
+
+INSTALLED_LINES_MAX, CODE_LINES_MAX = 49_150, 35_800
+"""A ratchet: all lines, and those of code, of what is installed. The numbers only get smaller."""
+TESTS_PER_RUNTIME_MIN = 1.09
+"""A ratchet: the number only gets larger."""
+WORKSHOP = {"sim", "walk", "tests", "bench", "examples", "conftest.py"}
+"""Folders and files that serve only this repository."""
 
 BUILT = {"build", "dist", "__pycache__", "node_modules"}
 
@@ -127,6 +135,22 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
     assert packed == source
     assert "dray/py.typed" in packed
     assert {name for name in source if name.endswith((".sql", ".lua"))} <= packed
+    assert [name for name in packed if WORKSHOP & set(Path(name).parts)] == []
+
+
+def test_the_package_shrinks_and_the_tests_outweigh_it() -> None:
+    installed = runtime()
+    assert installed.total <= INSTALLED_LINES_MAX
+    assert installed.code <= CODE_LINES_MAX
+    assert checks().total >= TESTS_PER_RUNTIME_MIN * installed.total
+
+
+def test_code_lines_leave_out_blanks_comments_and_docstrings(tmp_path: Path) -> None:
+    python, lua = tmp_path / "some.py", tmp_path / "some.lua"
+    python.write_text('"""Two\nlines."""\n\n# why\nx = """not\nprose"""  # kept\n"""Of x."""\n')
+    lua.write_text("-- why\n\nlocal x = 1 -- kept\n")
+    assert count_lines(python) == (7, 2)
+    assert count_lines(lua) == (3, 1)
 
 
 def test_the_wheel_is_pure_and_carries_the_licence(wheel: Path) -> None:
@@ -136,8 +160,13 @@ def test_the_wheel_is_pure_and_carries_the_licence(wheel: Path) -> None:
         assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
+def test_the_server_needs_an_h11_that_reads_one_request_as_one(metadata: Message) -> None:
+    needed = metadata.get_all("Requires-Dist") or []
+    assert [line for line in needed if line.startswith("h11>=0.16") and "server" in line]
+
+
 def test_the_wheel_names_its_extras(metadata: Message) -> None:
-    extras = {"redis", "server", "grpc", "postgres", "otel", "dev", "all"}
+    extras = {"redis", "server", "grpc", "otel", "yaml", "dev", "all"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
@@ -264,9 +293,9 @@ def test_make_help_lists_every_target() -> None:
     text = (ROOT / "Makefile").read_text("utf-8")
     [phony] = re.findall(r"^\.PHONY:((?:.*\\\n)*.*)$", text, re.M)
     targets = set(phony.replace("\\\n", " ").split())
-    described = dict(re.findall(r"^([a-z]+):.*?## (.+)$", text, re.M))
+    described = dict(re.findall(r"^([a-z-]+):.*?## (.+)$", text, re.M))
     assert set(described) == targets
-    assert {"help", "demo", "test", "lint", "types", "format", "bench", "sim", "walk", "wheel"} <= targets
+    assert {"help", "demo", "test", "lint", "types", "format", "bench", "sim", "size", "wheel"} <= targets
 
 
 def test_the_ci_script_can_be_run_and_runs_the_tests() -> None:
@@ -274,5 +303,5 @@ def test_the_ci_script_can_be_run_and_runs_the_tests() -> None:
     assert script.stat().st_mode & 0o111
     text = script.read_text("utf-8")
     assert "set -euo pipefail" in text
-    assert "make test" in text
+    assert {"make test", "make test-more"} <= set(text.splitlines())
     assert "||" not in text

@@ -11,16 +11,15 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from workshop import NOW, Host, judge_of, live_of, run
+from workshop import NOW, Host, call_here, judge_of, live_of, run
 
 from dray.app import App
 from dray.context import Context, Reject, Retry, current
 from dray.errors import JobStopped
 from dray.job import Job, Outcome, OutcomeKind, Taken
-from dray.worker.failure import MESSAGE_MAX, TRACEBACK_MAX, bounded, describe
-from dray.worker.live import Interrupted, Live, Why
-from dray.worker.run import perform, perform_here
-from dray.worker.runners import call_here
+from dray.worker.run.outcome import MESSAGE_MAX, TRACEBACK_MAX, describe
+from dray.worker.run.perform import perform, perform_here
+from dray.worker.run.run_state import Interrupted, RunState, StopReason, bounded
 
 DEAD, RETRY, SUCCEEDED = OutcomeKind.DEAD, OutcomeKind.RETRY, OutcomeKind.SUCCEEDED
 
@@ -30,14 +29,14 @@ def app() -> App:
     return App("t", broker="memory://")
 
 
-def judged(app: App, live: Live) -> Outcome:
+def judged(app: App, live: RunState) -> Outcome:
     if live.task.is_async:
         return run(perform(judge_of(app), live, call_here))
     # In a context of its own, as in a thread of the pool: or the run would stay the current one of all tests.
     return copy_context().run(perform_here, judge_of(app), live)
 
 
-def failing(app: App, error: BaseException, **options: Any) -> Callable[..., Live]:
+def failing(app: App, error: BaseException, **options: Any) -> Callable[..., RunState]:
     """A task that raises, and runs of it."""
 
     def task() -> None:
@@ -101,7 +100,7 @@ def test_a_protobuf_task_may_return_plain_values(app: App) -> None:
 
     # Not even a call without arguments is a message, so this one is written as a producer by hand would.
     job = Job(id="x", task="plain", payload=app.codecs.encode_call((), {}))
-    made = Live(Host(app), app.tasks["plain"], Taken(job, 1), ("x", 1), 1.0)
+    made = RunState(Host(app), app.tasks["plain"], Taken(job, 1), ("x", 1), 1.0)
     outcome = judged(app, made)
     assert app.codecs.decode_value(outcome.result or b"") == 5
 
@@ -134,6 +133,53 @@ def test_a_payload_that_cannot_be_read_is_dead_at_once(app: App, payload: bytes)
     outcome = judged(app, live_of(app, "never", payload=payload))
     assert outcome.kind is DEAD
     assert (outcome.reason or "").startswith("undecodable: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "type", "words"),
+    [
+        ((), {}, "TypeError", "missing"),
+        ((1, 2), {}, "TypeError", "too many"),
+        ((1,), {"colour": "red"}, "TypeError", "colour"),
+        (("many",), {}, "dray.errors.DecodeError", "argument 'n'"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["plain", "async", "with context"])
+def test_a_call_that_does_not_fit_is_tried_again_since_other_workers_may_know_better(
+    app: App, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], type: str, words: str
+) -> None:
+    """Whatever `retry_on` says: that is about what the function raises."""
+
+    def never(n: int) -> None:
+        raise AssertionError("it must not run")
+
+    async def never_async(n: int) -> None:
+        raise AssertionError("it must not run")
+
+    def never_in_context(n: int, ctx: Context) -> None:
+        raise AssertionError("it must not run")
+
+    functions: dict[str, Any] = {"plain": never, "async": never_async, "with context": never_in_context}
+    app.task(name="never", retries=2, retry_on=(OSError,), give_up_on=(TypeError,))(functions[kind])
+    payload = app.codecs.encode_call(args, kwargs)
+    early = judged(app, live_of(app, "never", 1, payload=payload))
+    assert early.kind is RETRY
+    assert early.error is not None
+    assert early.error.type == type
+    last = judged(app, live_of(app, "never", 1, payload=payload, attempt=3))
+    assert last.kind is DEAD
+    assert words in (last.reason or "")
+    assert (last.reason or "").startswith("undecodable: ")
+    assert (last.reason or "").endswith("(3 attempts)")
+
+
+def test_a_type_error_of_the_task_itself_is_an_ordinary_failure(app: App) -> None:
+    @app.task(retries=0)
+    def add(n: int) -> int:
+        return n + "1"  # type: ignore[operator]
+
+    outcome = judged(app, live_of(app, "add", 1))
+    assert (outcome.reason or "").startswith("failed: TypeError")
 
 
 def test_a_codec_error_of_the_task_itself_is_an_ordinary_failure(app: App) -> None:
@@ -296,16 +342,16 @@ def test_whatever_is_raised_is_the_jobs_failure(app: App, error: BaseException, 
 def test_a_run_that_stops_when_asked_ends_as_the_asker_wants(app: App, error: BaseException) -> None:
     make = failing(app, error)
 
-    def ended(why: Why | None) -> Outcome:
+    def ended(why: StopReason | None) -> Outcome:
         live = make()
-        live.why = why
+        live.stop_reason = why
         return judge_of(app).failure(live, error)
 
-    assert ended(Why.CANCELLED).kind is OutcomeKind.CANCELLED
-    assert ended(Why.LEAVING).kind is OutcomeKind.GIVE_BACK
-    assert ended(Why.LOST).kind is OutcomeKind.GIVE_BACK
+    assert ended(StopReason.CANCELLED).kind is OutcomeKind.CANCELLED
+    assert ended(StopReason.LEAVING).kind is OutcomeKind.GIVE_BACK
+    assert ended(StopReason.LOST).kind is OutcomeKind.GIVE_BACK
     assert ended(None).kind is RETRY
-    late = ended(Why.TIMEOUT)
+    late = ended(StopReason.TIMEOUT)
     assert late.kind is RETRY
     assert late.error is not None
     assert (late.error.type, late.error.message) == ("Timeout", "it ran longer than its timeout of 1.5 s")
@@ -314,17 +360,17 @@ def test_a_run_that_stops_when_asked_ends_as_the_asker_wants(app: App, error: Ba
 def test_a_timeout_follows_the_rules_as_a_timeout_error(app: App) -> None:
     make = failing(app, ValueError("no"), retry_on=(TimeoutError,))
     live = make()
-    live.why = Why.TIMEOUT
+    live.stop_reason = StopReason.TIMEOUT
     assert judge_of(app).stopped(live).kind is RETRY
     app.tasks.clear()
     live = failing(app, ValueError("no"), give_up_on=(TimeoutError,))()
-    live.why = Why.TIMEOUT
+    live.stop_reason = StopReason.TIMEOUT
     assert judge_of(app).stopped(live).kind is DEAD
 
 
 def test_an_error_while_the_worker_leaves_costs_no_retry(app: App) -> None:
     live = failing(app, ValueError("torn down"))(attempt=4)
-    live.why = Why.LEAVING
+    live.stop_reason = StopReason.LEAVING
     assert judge_of(app).failure(live, ValueError("torn down")).kind is OutcomeKind.GIVE_BACK
 
 
@@ -334,7 +380,7 @@ def test_a_plain_run_that_was_stopped_before_its_start_never_starts(app: App) ->
         raise AssertionError("it must not run")
 
     live = live_of(app, "never")
-    live.why = Why.CANCELLED
+    live.stop_reason = StopReason.CANCELLED
     assert judged(app, live).kind is OutcomeKind.CANCELLED
 
 
@@ -409,7 +455,7 @@ def test_the_traceback_begins_in_the_users_code(app: App) -> None:
     outcome = judged(app, live_of(app, "outer"))
     assert outcome.error is not None
     lines = outcome.error.traceback.splitlines()
-    assert "test_run.py" in lines[1]
+    assert "test_perform.py" in lines[1]
     assert lines[-1] == "ValueError: here"
 
 

@@ -62,7 +62,8 @@ def test_it_costs_next_to_nothing_who_does_not_use_it(pytester: pytest.Pytester)
             assert pytestconfig.pluginmanager.has_plugin("dray")
             assert "dray.testing.plugin" in sys.modules
             loaded = {name for name in sys.modules if name.startswith("dray.")}
-            assert loaded <= {"dray.errors", "dray.job", "dray.testing", "dray.testing.plugin"}
+            facts = {"dray.errors", "dray.job", "dray.passwords", "dray.early_signals"}
+            assert loaded <= {*facts, "dray.testing", "dray.testing.plugin"}
         """
     )
     run(pytester, "-W", "error").assert_outcomes(passed=1)

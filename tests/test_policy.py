@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.duration import DAY, HOUR, MAX_DURATION, MINUTE, SECOND
+from dray.duration import DAY, HOUR, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
 from dray.errors import InvalidInput
 from dray.job import Job
 from dray.policy import (
@@ -21,8 +21,6 @@ from dray.policy import (
     Retention,
     check_batch,
     check_job,
-    format_duration,
-    parse_duration,
     retry_delay,
 )
 
@@ -392,6 +390,7 @@ FULL = Job(
     isolate="process",
     speculate=True,
     headers={"traceparent": "é" * 4000},
+    deadline=MAX_DURATION,
 )
 
 
@@ -401,7 +400,7 @@ def test_good_jobs_pass() -> None:
     check_job(FULL)
 
 
-LENGTHS = ["ttl", "key_ttl", "once", "timeout"]
+LENGTHS = ["ttl", "deadline", "key_ttl", "once", "timeout"]
 WORDS = ["id", "key", "group", "rate_key", "running_key", "parent"]
 NOT_INTS: list[Any] = [True, 1.0, "1", b"1", [1]]
 WRONG_HEADERS: list[Any] = [{"a": 1}, {1: "a"}, {"a": "x" * 8192}, {"\ud800": ""}, None, [], "", ()]

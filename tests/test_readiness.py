@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from dray.fitness import LATELY, unfit
-from dray.roster import ExecutorInfo, WorkerInfo
+from dray.documents.worker_registry import LATELY, ExecutorInfo, WorkerInfo, not_ready
 
 NOW = 1_700_000_000_000
 WELL: dict[str, Any] = {"number": 1, "pid": 2, "session": "w/1.1", "tried_age": 1000}
@@ -39,7 +38,7 @@ def worker(*executors: dict[str, Any], **given: Any) -> WorkerInfo:
     ],
 )
 def test_a_worker_that_works_is_fit(info: WorkerInfo) -> None:
-    assert unfit(info, NOW) is None
+    assert not_ready(info, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -55,4 +54,4 @@ def test_a_worker_that_works_is_fit(info: WorkerInfo) -> None:
     ],
 )
 def test_one_that_does_not_says_why(info: WorkerInfo, reason: str) -> None:
-    assert unfit(info, NOW) == reason
+    assert not_ready(info, NOW) == reason

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from damage import QUEUE, check_sound, furnish, records, swept
+from damage import HOUR, QUEUE, check_sound, furnish, job, records, swept
 from redis_server import Server, running
 
 from dray.broker import Broker, connect
-from dray.broker.redis.keys import BUCKETS, Keys
-from dray.broker.redis.mending import GRACE
+from dray.broker.redis.keys import BUCKETS, KeyNames
+from dray.broker.redis.repair import GRACE
 from dray.broker.verbs import run_blocking
 from dray.job import Job
 
@@ -46,6 +46,9 @@ DAMAGE: dict[str, Damage] = {
     "a ready job is listed as waiting": ([("ZADD", "waiting", "1", "ready-1")], "place", set()),
     "a ttl of nobody": ([("ZADD", "ttl", "1e13", "0000000000000000nobody")], "place", set()),
     "a ttl is gone": ([("DEL", "ttl")], "place", set()),
+    "a deadline of nobody": ([("ZADD", "deadline", "1e13", "0000000000000000nobody")], "place", set()),
+    "the index of deadlines is gone": ([("DEL", "deadline")], "place", set()),
+    "a job lost the moment of its deadline": ([("HDEL", "head", "limited-in-time")], "record", set()),
     "a session does not know what it holds": ([("DEL", "h:ann")], "run", set()),
     "a session is gone, its runs are not": ([("HDEL", "s", "ann")], "run", set()),
     "a hold of nobody": ([("SADD", "h:ann", "1 nobody")], "run", set()),
@@ -72,12 +75,14 @@ DAMAGE: dict[str, Damage] = {
     "a job lost its body": ([("HDEL", "job", "grouped")], "record", {"grouped"}),
     "a running job lost its body": ([("HDEL", "job", "held-limited")], "record", {"held-limited"}),
     "a dependency does not know who waits": ([("DEL", "d:held")], "dependency", set()),
-    "a dependency of nobody": ([("ZADD", "d:held", "9", "nobody")], "dependency", set()),
-    "a dependency of one who does not wait": ([("ZADD", "d:held", "9", "ready-1")], "dependency", set()),
+    "a dependency of nobody": ([("ZADD", "d:held", "9", "nobody")], "dependency finished", set()),
+    "a dependency of one who does not wait": (
+        [("ZADD", "d:held", "9", "ready-1")], "dependency finished", set()
+    ),
 }  # fmt: skip
 DIRECTORY = {
-    "an id leads to no job": ("HSET", "nobody", QUEUE),
-    "a job that its id does not lead to": ("HDEL", "ready-1"),
+    "an id leads to no job": ("id finished", "HSET", "nobody", QUEUE),
+    "a job that its id does not lead to": ("id", "HDEL", "ready-1"),
 }
 
 
@@ -108,14 +113,23 @@ def test_damage_is_mended_and_named(server: Server, broker: Broker, what: str) -
     run_blocking(check_sound(broker, NOW, lost))
 
 
+def test_a_deadline_that_was_lost_counts_from_the_due_time_again(server: Server, broker: Broker) -> None:
+    run_blocking(broker.put([job("far", due=NOW + 24 * HOUR, deadline=HOUR)], now=NOW))
+    server.command("HDEL", Q + "head", "far")
+    run_blocking(swept(broker, NOW))
+    assert run_blocking(records(broker, NOW))["far"].deadline == NOW + 25 * HOUR
+
+
 @pytest.mark.parametrize("what", DIRECTORY)
 def test_the_directory_of_ids_is_mended(server: Server, broker: Broker, what: str) -> None:
-    command, id, *args = DIRECTORY[what]
-    server.command(command, Keys("dray").directory(id), id, *args)
+    kind, command, id, *args = DIRECTORY[what]
+    server.command(command, KeyNames("dray").directory(id), id, *args)
     found: Counter[str] = Counter()
     for n in range(BUCKETS + 2):
-        found.update(run_blocking(broker.sweep(now=NOW + n * 2 * GRACE)).repairs)
-    assert found == {"id": 1}
+        step = run_blocking(broker.sweep(now=NOW + n * 2 * GRACE))
+        found.update(step.repairs)
+        found.update({f"{kind} finished": count for kind, count in step.finished.items()})
+    assert found == {kind: 1}
     [accepted] = run_blocking(broker.put([Job(id="ready-1", task="work", queue="other")], now=NOW + 1))
     assert accepted.verdict == "duplicate"
     run_blocking(check_sound(broker, NOW, set()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dray.broker.redis.rows import HEADER, USUAL, body, is_plain, read_body, read_head
-from dray.codec import pack
+from dray.broker.redis.encoding import HEADER, USUAL, body, is_plain, read_body, read_head
+from dray.codec.payload import pack
 from dray.job import Job
 
 STORED = [
@@ -21,8 +21,15 @@ STORED = [
         b"\xdc\x00!\x01\xc4\x00\x05\x00\xc0\xc0\xc0\xc0\xc0\xa6return\xa1g\xc0\xc0\xc0\xc0\xc0\xa5raise\x90"
         b"\xa6cancel\xc0\x90\xa0\x00\xc0\xc0\x03\xc0\xc0\xc2\x801700000000000000 5|t|1\ng\n\n\n\x00\x1b",
     ),
+    (
+        Job(id="made up", task="t", queue="q", deadline=60_000),
+        None,
+        b'\xdc\x00"\x01\xc4\x00\x05\x00\xc0\xc0\xc0\xc0\xc0\xa6return\xc0\xc0\xc0\xc0\xc0\xc0\xa5raise\x90'
+        b"\xa6cancel\xc0\x90\xa0\x03\xc0\xc0\x03\xc0\xc0\xc2\x80\xcd\xea`"
+        b'1700000000000000 5|t|1\n\n\n\n{"dl":60000}\x00&',
+    ),
 ]
-"""What this release writes, the next ones read: these are only ever added to."""
+"""Bytes that this release writes and later ones must read: entries are only ever added."""
 
 
 def test_the_usual_end_of_an_envelope_is_what_codec_writes() -> None:
@@ -31,7 +38,7 @@ def test_the_usual_end_of_an_envelope_is_what_codec_writes() -> None:
     assert packed.endswith(USUAL)
 
 
-@pytest.mark.parametrize(("job", "plain", "stored"), STORED, ids=["plain", "with a group"])
+@pytest.mark.parametrize(("job", "plain", "stored"), STORED, ids=["plain", "with a group", "with a deadline"])
 def test_golden_bytes(job: Job, plain: str | None, stored: bytes) -> None:
     assert body(job, 1_700_000_000_000_000, None, plain) == stored
     whole = read_body(stored)

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from redis_server import Server, need, three_primaries
 
 from dray.broker import Broker, connect
-from dray.broker.redis.keys import Keys, slot
+from dray.broker.redis.keys import KeyNames, slot
 from dray.broker.verbs import Beat, Filter
 from dray.errors import BrokerAway, BrokerBusy
 from dray.job import Job, Outcome, OutcomeKind, Verdict
@@ -19,7 +19,7 @@ from dray.job import Job, Outcome, OutcomeKind, Verdict
 P = ParamSpec("P")
 T = TypeVar("T")
 JOBS = 120
-SLOT = slot(Keys("dray").queue("default"))
+SLOT = slot(KeyNames("dray").queue("default"))
 
 
 def owner(servers: list[Server]) -> Server:
@@ -31,7 +31,7 @@ def owner(servers: list[Server]) -> Server:
 
 
 def move(source: Server, target: Server, servers: list[Server]) -> None:
-    """As redis-cli does it: key by key, then everybody is told."""
+    """As redis-cli does it: key by key, then all nodes learn of it."""
     from_id, to_id = (one.command("CLUSTER", "MYID").decode() for one in (source, target))
     target.command("CLUSTER", "SETSLOT", str(SLOT), "IMPORTING", from_id)
     source.command("CLUSTER", "SETSLOT", str(SLOT), "MIGRATING", to_id)
@@ -43,7 +43,7 @@ def move(source: Server, target: Server, servers: list[Server]) -> None:
 
 
 async def patiently(call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-    """A move that lasts longer than a call waits is told to the caller, who tries again."""
+    """A move that lasts longer than a call waits is an error of the call, which may be repeated."""
     while True:
         try:
             return await call(*args, **options)

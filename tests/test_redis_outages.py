@@ -1,4 +1,4 @@
-"""Servers that stop, stall, forget or fill up: clear errors in time, nobody deaf, nothing done twice."""
+"""Servers that stop, stall, lose data or fill up: clear errors in time, no lost wake-ups, no double work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def a_job(id: str = ID) -> Job:
 
 
 async def eventually(attempt: Callable[[], Awaitable[T]]) -> T:
-    """What a worker does: try again until the server is back."""
+    """Try again until the server is back, as a worker does."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -400,3 +400,22 @@ def test_a_replica_cannot_be_written(server: Server, tmp_path: Path) -> None:
             await broker.close()
 
     asyncio.run(test())
+
+
+def test_a_name_that_moves_with_the_primary_is_followed(
+    server: Server, blocking: bool, tmp_path: Path
+) -> None:
+    """The old one goes on as a replica and keeps its connections: only its answers show it."""
+
+    async def test() -> None:
+        with running("valkey", tmp_path / "other") as other, proxy(server.port) as name:
+            broker = await connect(f"redis://127.0.0.1:{name.port}", blocking=blocking)
+            await broker.put([a_job("first")])
+            server.command("REPLICAOF", "127.0.0.1", str(other.port))
+            name.lead_to(other.port)
+            with pytest.raises(BrokerReadOnly, match="replica"):
+                await broker.put([a_job("second")])
+            assert [reply.verdict for reply in await broker.put([a_job("second")])] == ["created"]
+            await broker.close()
+
+    play(blocking, test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from redis_server import Server, running
 
 from dray.broker import Broker, connect
-from dray.broker.redis import accepting, crossing, sessions
+from dray.broker.redis import outbox, put, sessions
 from dray.broker.redis.broker import RedisBroker
-from dray.broker.redis.mending import GRACE
+from dray.broker.redis.keys import BUCKETS
+from dray.broker.redis.repair import GRACE
 from dray.broker.redis.router import command
 from dray.broker.verbs import Beat, DocWrite, Filter
 from dray.job import Job, Outcome, OutcomeKind, State
@@ -57,8 +59,10 @@ async def state(broker: Broker, id: str) -> State:
 
 
 async def later(sweeper: Broker) -> dict[str, int]:
-    """What a sweep repairs once nobody can be in the middle of it any more."""
-    return (await sweeper.sweep(now=time.time_ns() // 1_000_000 + 2 * GRACE)).repairs
+    """Steps that a sweep finishes once their client must be dead: no damage, so no repair."""
+    swept = await sweeper.sweep(now=time.time_ns() // 1_000_000 + 2 * GRACE)
+    assert swept.repairs == {}
+    return swept.finished
 
 
 async def run_first(broker: Broker, request: int = 1) -> None:
@@ -75,7 +79,7 @@ def test_before_word_of_an_end_was_delivered(server: Server, monkeypatch: pytest
         ]
         await client.put(jobs)
         with monkeypatch.context() as patch:
-            patch.setattr(crossing, "forward", dies)
+            patch.setattr(outbox, "forward", dies)
             with pytest.raises(Died):
                 await run_first(client)
         assert await state(sweeper, SECOND) is State.WAITING
@@ -88,19 +92,19 @@ def test_before_word_of_an_end_was_delivered(server: Server, monkeypatch: pytest
 def test_before_it_looked_again_at_what_its_job_waits_for(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dependency ended between registering with it and putting the job: word of that came to nobody."""
+    """The dependency ended between registering and putting the job, so its message reached no job."""
 
     async def test(client: Broker, sweeper: Broker) -> None:
         await client.put([Job(id=FIRST, task="t", queue="one")])
-        registered = accepting._Waits.register
+        registered = put._Waits.register
 
         async def slowly(waits: Any, jobs: Any) -> None:
             await registered(waits, jobs)
             await run_first(sweeper)
 
         with monkeypatch.context() as patch:
-            patch.setattr(accepting._Waits, "register", slowly)
-            patch.setattr(accepting._Waits, "look_again", dies)
+            patch.setattr(put._Waits, "register", slowly)
+            patch.setattr(put._Waits, "look_again", dies)
             with pytest.raises(Died):
                 await client.put([Job(id=SECOND, task="t", queue="two", waits_for=(FIRST,))])
         assert await state(sweeper, SECOND) is State.WAITING
@@ -117,14 +121,58 @@ def test_after_a_document_was_written_and_before_its_jobs_were_put(
     async def test(client: Broker, sweeper: Broker) -> None:
         tick = DocWrite(kind="schedule", name="s", value=b"tick", expect_version=0)
         with monkeypatch.context() as patch:
-            patch.setattr(accepting, "put_step", dies)
+            patch.setattr(put, "put_step", dies)
             with pytest.raises(Died):
                 await client.put([Job(id=FIRST, task="t", queue="one")], when=tick)
         assert await state(sweeper, FIRST) is State.NOT_FOUND
         assert isinstance(sweeper, RedisBroker)
-        assert await accepting.finish_intents(sweeper._core, None, older_than=0) == 1
-        assert await accepting.finish_intents(sweeper._core, None, older_than=0) == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(put, "INTENT_GRACE", 0)
+            swept = await sweeper.sweep()
+            assert (swept.repairs, swept.finished) == ({}, {"intent": 1})
+            assert (await sweeper.sweep()).finished == {}
         assert await state(sweeper, FIRST) is State.READY
+
+    play(server, test)
+
+
+def test_after_it_claimed_an_id_and_before_it_put_the_job(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: Broker, sweeper: Broker) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(put, "put_step", dies)
+            with pytest.raises(Died):
+                await client.put([Job(id="my own", task="t", queue="one")])
+        assert await state(sweeper, "my own") is State.NOT_FOUND
+        finished: Counter[str] = Counter()
+        now = time.time_ns() // 1_000_000
+        for n in range(BUCKETS + 2):
+            swept = await sweeper.sweep(now=now + n * 2 * GRACE)
+            assert swept.repairs == {}
+            finished.update(swept.finished)
+        assert finished == {"id": 1}
+
+    play(server, test)
+
+
+def test_before_it_put_a_job_that_was_to_wait_for_another(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: Broker, sweeper: Broker) -> None:
+        await client.put([Job(id=FIRST, task="t", queue="one")])
+        registered = put._Waits.register
+
+        async def dies_then(waits: Any, jobs: Any) -> None:
+            await registered(waits, jobs)
+            raise Died
+
+        with monkeypatch.context() as patch:
+            patch.setattr(put._Waits, "register", dies_then)
+            with pytest.raises(Died):
+                await client.put([Job(id=SECOND, task="t", queue="two", waits_for=(FIRST,))])
+        assert (await sweeper.sweep()).finished == {}
+        assert await later(sweeper) == {"dependency": 1}
 
     play(server, test)
 

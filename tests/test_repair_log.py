@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -22,12 +23,25 @@ from redis_server import Server, running
 
 from dray.broker import Broker, connect
 from dray.broker.memory.broker import MemoryBroker
-from dray.broker.verbs import Beat, Cancel, Filter, Ids, JobAction, Reschedule, Scope, SetLimits, run_blocking
+from dray.broker.redis import put
+from dray.broker.verbs import (
+    Beat,
+    Cancel,
+    DocWrite,
+    Filter,
+    Ids,
+    JobAction,
+    Query,
+    Reschedule,
+    Scope,
+    SetLimits,
+    run_blocking,
+)
+from dray.documents.repair_log import read_repairs
 from dray.errors import SessionLost, UnknownDependency
 from dray.job import Job, Outcome, OutcomeKind
-from dray.recovery import read_repairs
-from dray.worker.duties import Sweep
-from dray.worker.lifeline import Lifeline
+from dray.worker.duties.duties import Sweep
+from dray.worker.retrying_broker import RetryingBroker
 
 SECONDS = 2.5
 SWEEPER = """
@@ -125,7 +139,9 @@ class Traffic:
 
     async def sweep(self, broker: Broker, repairs: Counter[str]) -> None:
         while not self.over():
-            repairs.update((await broker.sweep(self.dice.choice([5, 1000]))).repairs)
+            swept = await broker.sweep(self.dice.choice([5, 1000]))
+            repairs.update(swept.repairs)
+            repairs.update(swept.finished)
             await asyncio.sleep(0.005)
 
 
@@ -231,11 +247,11 @@ def test_whoever_has_the_duties_warns_of_repairs_and_adds_them_up(caplog: pytest
     async def play() -> None:
         broker, now = MemoryBroker(), time.time_ns() // 1_000_000
         await furnish(broker, now)
-        line, upkeep = Lifeline(broker, 30.0), Sweep(1000)
+        line, upkeep = RetryingBroker(broker, 30.0), Sweep(1000)
         await upkeep.step(line)
         assert (await read_repairs(broker)).counts == {}
         for _ in range(2):
-            broker._world.keys.clear()
+            broker._store.keys.clear()
             await upkeep.step(line)
         repairs = await read_repairs(broker)
         assert (repairs.counts, repairs.latest) == ({"key": 4}, {"key": 2})
@@ -244,3 +260,27 @@ def test_whoever_has_the_duties_warns_of_repairs_and_adds_them_up(caplog: pytest
     with caplog.at_level("WARNING", "dray.recovery"):
         asyncio.run(play())
     assert caplog.text.count("has been repaired: 2 × key (unique keys without a job") == 2
+
+
+def test_what_a_killed_client_had_begun_is_finished_without_alarm(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play() -> None:
+        server.command("FLUSHALL")
+        async with opened(f"redis://127.0.0.1:{server.port}", 1) as (broker,):
+            tick = DocWrite(kind="schedule", name="s", value=b"tick", expect_version=0)
+            with monkeypatch.context() as patch:
+                patch.setattr(put, "put_step", Mock(side_effect=SystemExit))
+                with pytest.raises(SystemExit):
+                    await broker.put([Job(id=f"one:{uuid4().hex}", task="t", queue="one")], when=tick)
+            monkeypatch.setattr(put, "INTENT_GRACE", 0)
+            await Sweep(1000).step(RetryingBroker(broker, 30.0))
+            repairs = await read_repairs(broker)
+            assert (repairs.counts, repairs.last, repairs.finished) == ({}, 0, {"intent": 1})
+            assert len((await broker.find(Query())).records) == 1
+
+    with caplog.at_level("INFO", "dray.recovery"):
+        asyncio.run(play())
+    [said] = [record for record in caplog.records if record.name == "dray.recovery"]
+    assert said.levelname == "INFO"
+    assert "finished what a killed process had begun: 1 × intent" in said.getMessage()

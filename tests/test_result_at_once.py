@@ -10,7 +10,7 @@ import pytest
 from by_hand import Hand, Say
 from redis_server import need, running
 
-from dray import App, JobFailed, JobTimeout, gather
+from dray import App, JobFailed, JobTimeout, NoResult, gather
 
 pytest_plugins = ["shop"]
 
@@ -74,3 +74,19 @@ def test_it_is_returned_also_while_others_wait_for_the_same_jobs(app: App, hand:
 
     with asyncio.Runner() as runner:
         runner.run(scene())
+
+
+@pytest.mark.parametrize("say", ["blocking", "awaited"], indirect=True)
+def test_a_job_that_kept_no_result_is_told_from_one_that_returned_none(
+    app: App, say: Say, hand: Hand
+) -> None:
+    jobs = [say(app.enqueue, "add", n) for n in range(2)]
+    for job in jobs:
+        with pytest.raises(JobTimeout):
+            say(job.get, timeout=0)
+    off, none = hand.take()
+    hand.settle(off, "succeeded")
+    hand.succeed(none, None)
+    with pytest.raises(NoResult, match="where it ran"):
+        say(app.job(off.job.id).get, timeout=10)
+    assert say(app.job(none.job.id).get, timeout=10) is None

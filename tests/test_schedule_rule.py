@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dray.cron import Cron, Every
 from dray.duration import DAY, HOUR, MINUTE, SECOND
 from dray.errors import DecodeError
 from dray.job import Job, State, queue_of
-from dray.schedule import (
+from dray.schedules.cron import Cron, Every
+from dray.schedules.schedule import (
     CATCH_UP_MAX,
     GRACE,
     Paused,

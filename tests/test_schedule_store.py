@@ -11,12 +11,19 @@ import pytest
 from msgspec.structs import replace
 
 from dray.broker.memory import MemoryBroker
-from dray.cron import Cron, Every
+from dray.documents.worker_registry import WorkerInfo, delete_worker, write_worker
 from dray.duration import HOUR, MINUTE
 from dray.job import Job
-from dray.reconciling import UNDECLARED_FOR, Reconciled, read_schedule, reconcile, remove_undeclared, rewrite
-from dray.roster import WorkerInfo, delete_worker, write_worker
-from dray.schedule import KIND, Paused, Schedule, step
+from dray.schedules.cron import Cron, Every
+from dray.schedules.schedule import KIND, Paused, Schedule, step
+from dray.schedules.store import (
+    UNDECLARED_FOR,
+    Reconciled,
+    read_schedule,
+    reconcile,
+    remove_undeclared,
+    rewrite,
+)
 
 START = 1_800_000_000_000
 Test = Callable[["Place"], Coroutine[Any, Any, None]]

@@ -23,7 +23,7 @@ from dray import (
     State,
     UnknownTaskWarning,
 )
-from dray.schedule import NEWS
+from dray.schedules.schedule import NEWS
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from redis_server import running
 
 from dray import App, ScheduleExists, State
 from dray.broker.verbs import DocWrite
-from dray.client import Link
-from dray.reconciling import read_schedule
-from dray.schedule import KIND, encode, step
+from dray.client.link import Link
+from dray.schedules.schedule import KIND, encode, step
+from dray.schedules.store import read_schedule
 
 
 @pytest.fixture(params=["sqlite", "valkey", "cluster"])

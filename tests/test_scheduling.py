@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sim import run as run_virtually
 
 from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Beat, Delete, Filter, Ids, Query, Scope, SetLimits
-from dray.cron import Cron, Every
 from dray.errors import BrokerAway
 from dray.job import Job, State
-from dray.schedule import KIND, NEWS, Paused, Schedule, decode, encode, tick_id
-from dray.testing.sim import run as run_virtually
-from dray.worker.lifeline import Lifeline
-from dray.worker.schedules import PUT_OFF, Schedules
+from dray.schedules.cron import Cron, Every
+from dray.schedules.schedule import KIND, NEWS, Paused, Schedule, decode, encode, tick_id
+from dray.worker.duties.ticker import PUT_OFF, Ticker
+from dray.worker.retrying_broker import RetryingBroker
 
 START = 1_800_000_000_000
 """A full hour."""
@@ -32,9 +32,9 @@ class Store:
         self._loop = asyncio.get_running_loop()
         self.broker = MemoryBroker("dray", clock=lambda: START + round(self._loop.time() * 1000))
 
-    def line(self) -> Lifeline:
+    def line(self) -> RetryingBroker:
         time = self._loop.time
-        return Lifeline(self.broker.view(blocking=False), LEASE / 1000, wall=time, monotonic=time)
+        return RetryingBroker(self.broker.view(blocking=False), LEASE / 1000, wall=time, monotonic=time)
 
     async def add(self, name: str, *, queue: str = "default", news: bool = True, **options: Any) -> None:
         rule = options.pop("rule", Every(1000))
@@ -75,7 +75,7 @@ def on_store(test: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
     run_virtually(main())
 
 
-async def work(duty: Schedules, line: Lifeline, seconds: float) -> int:
+async def work(duty: Ticker, line: RetryingBroker, seconds: float) -> int:
     """Do what `Duties` does, for a while; how many steps it took."""
     steps, until = 0, line.monotonic() + seconds
     while (left := until - line.monotonic()) >= 0:
@@ -92,7 +92,7 @@ def ticks(name: str, first: int, last: int, every: int = 1000, queue: str = "def
 def test_each_tick_gets_its_job_at_its_time_and_nothing_is_done_between_them() -> None:
     async def test(store: Store) -> None:
         await store.add("a", rule=Every(10_000))
-        calls = await work(Schedules(LEASE), store.line(), 35)
+        calls = await work(Ticker(LEASE), store.line(), 35)
         assert await store.jobs() == ticks("a", 0, 30_000, 10_000)
         assert calls < 60  # a look for news every second, and the ticks
         kept = await store.read("a")
@@ -110,7 +110,7 @@ def test_many_that_are_due_at_once_are_all_dealt_with() -> None:
             await store.add(f"s{place}", rule=Cron("0 * * * *"))
         for place in range(200):
             await store.add(f"later{place}", rule=Cron("30 4 1 1 *"))
-        await work(Schedules(LEASE), store.line(), 1)
+        await work(Ticker(LEASE), store.line(), 1)
         assert len(await store.jobs()) == 500
 
     on_store(test)
@@ -118,7 +118,7 @@ def test_many_that_are_due_at_once_are_all_dealt_with() -> None:
 
 def test_changes_are_noticed_within_a_second_and_those_nobody_told_of_within_a_minute() -> None:
     async def test(store: Store) -> None:
-        duty, line = Schedules(LEASE), store.line()
+        duty, line = Ticker(LEASE), store.line()
         await work(duty, line, 5.5)
         await store.add("told", rule=Every(1000))
         began = store.broker.clock()
@@ -155,7 +155,7 @@ def test_reading_them_all_takes_no_more_than_its_share_of_the_time(monkeypatch: 
             return []
 
         monkeypatch.setattr(line.broker, "docs", slowly)
-        duty = Schedules(LEASE)
+        duty = Ticker(LEASE)
         for _ in range(200):
             await store.broker.doc(*NEWS, b"")
             await work(duty, line, 1)
@@ -168,7 +168,7 @@ def test_two_that_both_believe_to_lead_make_one_job_of_each_tick() -> None:
     async def test(store: Store) -> None:
         for place in range(20):
             await store.add(f"s{place}", rule=Every(1000))
-        await asyncio.gather(*(work(Schedules(LEASE), store.line(), 10) for _ in range(3)))
+        await asyncio.gather(*(work(Ticker(LEASE), store.line(), 10) for _ in range(3)))
         wanted = sorted(id for place in range(20) for id in ticks(f"s{place}", 0, 10_000))
         assert await store.jobs() == wanted
         assert (await store.read("s7")).run_count == 11
@@ -179,9 +179,9 @@ def test_two_that_both_believe_to_lead_make_one_job_of_each_tick() -> None:
 def test_one_that_was_frozen_makes_nothing_of_what_others_have_dealt_with() -> None:
     async def test(store: Store) -> None:
         await store.add("a", rule=Every(1000))
-        frozen, line = Schedules(LEASE), store.line()
+        frozen, line = Ticker(LEASE), store.line()
         await work(frozen, line, 2)
-        await work(Schedules(LEASE), store.line(), 20)
+        await work(Ticker(LEASE), store.line(), 20)
         await store.broker.edit(Ids(tuple(await store.jobs())), Delete())  # as if they were pruned
         await work(frozen, line, 0)
         assert await store.jobs() == []
@@ -205,7 +205,7 @@ def test_a_reply_that_got_lost_costs_nothing_and_makes_nothing_twice(monkeypatch
 
         await store.add("a", rule=Every(5000))
         await store.add("b", rule=Every(5000))
-        duty = Schedules(LEASE)
+        duty = Ticker(LEASE)
         monkeypatch.setattr(line.broker, "put", unheard)
         while tries < 4:
             with pytest.raises(BrokerAway):
@@ -221,7 +221,7 @@ def test_what_fell_due_while_leadership_changed_hands_is_late_not_missed() -> No
     async def test(store: Store) -> None:
         await store.add("a", rule=Every(30_000))
         await asyncio.sleep(170)
-        await work(Schedules(100_000), store.line(), 1)
+        await work(Ticker(100_000), store.line(), 1)
         assert await store.jobs() == ticks("a", 0, 150_000, 30_000)
 
     on_store(test)
@@ -231,7 +231,7 @@ def test_missed_ticks_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
     async def test(store: Store) -> None:
         await store.add("a", rule=Every(30_000))
         await asyncio.sleep(3600)
-        await work(Schedules(LEASE), store.line(), 1)
+        await work(Ticker(LEASE), store.line(), 1)
         assert len(await store.jobs()) == 3
         assert "missed" in str((await store.read("a")).last_error)
 
@@ -243,7 +243,7 @@ def test_missed_ticks_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_tick_whose_forerunner_is_unfinished_obeys_the_overlap_rule(overlap: Any) -> None:
     async def test(store: Store) -> None:
         await store.add("a", rule=Every(1000), overlap=overlap)
-        duty, line = Schedules(LEASE), store.line()
+        duty, line = Ticker(LEASE), store.line()
         await work(duty, line, 0.5)
         (first,) = await store.jobs()
         await store.start(first)
@@ -266,7 +266,7 @@ def test_a_queue_that_takes_no_more_is_told_of_and_ticks_go_on() -> None:
     async def test(store: Store) -> None:
         await store.add("a", rule=Every(1000))
         await store.broker.edit(Scope("default"), SetLimits(max_ready=2))
-        duty, line = Schedules(LEASE), store.line()
+        duty, line = Ticker(LEASE), store.line()
         await work(duty, line, 4.5)
         kept = await store.read("a")
         assert await store.jobs() == ticks("a", 0, 1000)
@@ -284,7 +284,7 @@ def test_one_that_cannot_be_dealt_with_holds_up_no_other(caplog: pytest.LogCaptu
         await store.write(replace(await store.read("bad"), rule=Cron("* * * * *", "Atlantis/Central")))
         await store.broker.doc(KIND, "odd", b"\xc1 from the future")
         await store.broker.doc(*NEWS, b"")
-        steps = await work(Schedules(LEASE), store.line(), PUT_OFF / 1000 + 3)
+        steps = await work(Ticker(LEASE), store.line(), PUT_OFF / 1000 + 3)
         assert len(await store.jobs()) == PUT_OFF // 1000 + 4
         assert "Atlantis" in str((await store.read("bad")).last_error)
         assert steps < 400

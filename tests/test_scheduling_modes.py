@@ -13,9 +13,9 @@ import pytest
 from crew import end, until
 
 from dray import App
-from dray.schedules import ScheduleInfo
+from dray.schedules.api import ScheduleInfo
 from dray.settings import Settings
-from dray.worker.supervisor import duties_of
+from dray.worker.duties.duties import duties_of
 
 CODE = """
 from dray import App

@@ -20,10 +20,10 @@ from redis_server import need, running
 
 from dray.broker import Broker, connect
 from dray.broker.verbs import PAGE_MAX, Query, run_blocking
-from dray.cron import Every
+from dray.documents.worker_registry import LEADERSHIP, WorkerInfo, read_leader, read_workers
 from dray.job import Job
-from dray.roster import HOLD, WorkerInfo, read_holder, read_workers
-from dray.schedule import KIND, NEWS, Schedule, decode, encode, tick_id
+from dray.schedules.cron import Every
+from dray.schedules.schedule import KIND, NEWS, Schedule, decode, encode, tick_id
 from dray.settings import Settings
 
 LEASE = 600
@@ -34,9 +34,9 @@ SCHEDULER = """
 import sys, msgspec
 from dray.settings import Settings
 from dray.worker import logs
-from dray.worker.supervisor import run_worker
+from dray.worker.supervisor.supervisor import run_worker
 settings = msgspec.json.decode(sys.argv[1], type=Settings)
-logs.set_up("info", "console")
+logs.set_up(settings)
 sys.exit(run_worker("shop:app", settings))
 """
 
@@ -88,7 +88,7 @@ class Office:
                 return found
 
     def leader(self) -> str | None:
-        holder = read_holder(run_blocking(self.broker.doc(*HOLD)).doc)
+        holder = read_leader(run_blocking(self.broker.doc(*LEADERSHIP)).doc)
         return None if holder is None else holder.worker
 
     def roster(self) -> list[WorkerInfo]:

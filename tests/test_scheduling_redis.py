@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from redis_server import Server, need, running
 
-from dray.broker.redis import RedisBroker, accepting
+from dray.broker.redis import RedisBroker, put
 from dray.broker.redis.core import Core
 from dray.broker.verbs import Delete, DocWrite, Ids, Query
 from dray.errors import BrokerAway
@@ -34,7 +34,7 @@ class Frozen:
     """A leader that stands still between the two halves of a tick."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._put_step, self._go_on = accepting.put_step, asyncio.Event()
+        self._put_step, self._go_on = put.put_step, asyncio.Event()
         self._reached, self._patch = asyncio.Event(), monkeypatch
 
     async def leads(self, broker: RedisBroker) -> asyncio.Task[Any]:
@@ -44,7 +44,7 @@ class Frozen:
             return await self._put_step(*args)
 
         with self._patch.context() as patch:
-            patch.setattr(accepting, "put_step", stands)
+            patch.setattr(put, "put_step", stands)
             task = asyncio.create_task(broker.put([Job(id=TICK, task="t", queue="jobs")], when=WHEN))
             await self._reached.wait()
         return task
@@ -80,13 +80,13 @@ def test_a_leader_frozen_between_the_halves_is_finished_for_and_makes_nothing_wh
     async def test(one: RedisBroker, other: RedisBroker, frozen: Frozen) -> None:
         late = await frozen.leads(one)
         assert await ids(other) == []
-        assert await accepting.finish_intents(other._core, None, older_than=0) == 1
+        assert await put.finish_intents(other._core, None, older_than=0) == 1
         assert await ids(other) == [TICK]
         await other.edit(Ids((TICK,)), Delete())  # as if it had run and was pruned
         frozen.thaw()
         await late
         assert await ids(other) == []
-        assert await accepting.finish_intents(other._core, None, older_than=0) == 0
+        assert await put.finish_intents(other._core, None, older_than=0) == 0
 
     play(server, monkeypatch, test)
 
@@ -99,14 +99,14 @@ def test_one_that_comes_back_after_what_was_put_is_forgotten_is_refused(
         with monkeypatch.context() as then:
             then.setattr(Core, "stamps", lambda core, count: stamps(core, count) - 20 * MINUTE)
             late = await frozen.leads(one)
-        assert await accepting.finish_intents(other._core, None) == 1
+        assert await put.finish_intents(other._core, None) == 1
         assert await ids(other) == [TICK]
         await other.edit(Ids((TICK,)), Delete())
         frozen.thaw()
         with pytest.raises(BrokerAway, match="ten minutes"):
             await late
         assert await ids(other) == []
-        assert await accepting.finish_intents(other._core, None, older_than=0) == 0
+        assert await put.finish_intents(other._core, None, older_than=0) == 0
 
     play(server, monkeypatch, test)
 
@@ -120,8 +120,8 @@ def test_an_intent_that_cannot_be_read_is_left_alone_and_the_others_are_finished
         for token, packed in strange.items():
             server.command("HSET", "dray:{dray}:intent", token, packed)
         late = await frozen.leads(one)
-        assert await accepting.finish_intents(other._core, None, older_than=0) == 1
-        assert await accepting.finish_intents(other._core, None, older_than=0) == 0
+        assert await put.finish_intents(other._core, None, older_than=0) == 1
+        assert await put.finish_intents(other._core, None, older_than=0) == 0
         assert await ids(other) == [TICK]
         assert set(server.command("HKEYS", "dray:{dray}:intent")) == {token.encode() for token in strange}
         said = [record.getMessage() for record in caplog.records if record.name == "dray.broker"]

@@ -13,7 +13,7 @@ import pytest
 from served import Served, events, serving
 
 from dray.job import OutcomeKind
-from dray.serve.feed import write_cursor
+from dray.serve.event_feed import write_cursor
 
 NUMBERS = count()
 
@@ -133,6 +133,24 @@ def test_a_repeated_request_makes_no_second_job(http: httpx.Client) -> None:
     assert error(http.get("/api/jobs/my/own%20id%3F")) == (404, "no_such_path", None)
 
 
+@pytest.mark.parametrize("more", [{}, {"on_duplicate": "raise"}, {"on_duplicate": "replace"}])
+def test_an_idempotency_key_is_for_one_request_only(http: httpx.Client, more: dict[str, Any]) -> None:
+    headers = {"Idempotency-Key": f"order {more}"}
+    body = {"task": "add", "kwargs": {"a": 1, "b": 2}}
+    first = http.post("/api/jobs", json=body, headers=headers)
+    again = http.post(
+        "/api/jobs", json={"kwargs": {"b": 2, "a": 1}, "task": "add", "tags": []}, headers=headers
+    )
+    assert (first.status_code, again.status_code) == (201, 200)
+    for other in ({"task": "add", "args": [2]}, body | {"priority": "high"}):
+        refused = http.post("/api/jobs", json=other | more, headers=headers)
+        assert error(refused) == (422, "idempotency_key_reused", "Idempotency-Key")
+        for jobs in ([other | more], [body], [body, body]):
+            refused = http.post("/api/jobs/batch", json={"jobs": jobs}, headers=headers)
+            assert error(refused) == (422, "idempotency_key_reused", "Idempotency-Key")
+    assert http.get(f"/api/jobs/{first.json()['id']}").json()["kwargs"] == {"a": 1, "b": 2}
+
+
 def test_each_job_of_a_batch_has_a_result_of_its_own(http: httpx.Client) -> None:
     id = post(http, "add", 1, id="taken-1")
     jobs = [
@@ -178,6 +196,39 @@ def test_pages_lead_through_all_jobs_once(http: httpx.Client) -> None:
         one
     ]
     assert http.get("/api/jobs", params={"queue": "pages", "task": "send"}).json()["jobs"] == []
+
+
+def test_the_newest_job_is_listed_first_with_a_total(http: httpx.Client) -> None:
+    ids = [post(http, "add", n, queue="newest") for n in range(5)]
+    first = http.get("/api/jobs", params={"queue": "newest", "limit": 3}).json()
+    assert [job["id"] for job in first["jobs"]] == ids[:1:-1]
+    assert first["total"] == 5
+    rest = http.get("/api/jobs", params={"queue": "newest", "limit": 3, "cursor": first["cursor"]}).json()
+    assert [job["id"] for job in rest["jobs"]] == ids[1::-1]
+    assert rest["total"] is None, "only the first page tells it"
+    by_task = {"queue": "newest", "task": "add"}
+    assert http.get("/api/jobs", params={**by_task, "limit": 2}).json()["total"] is None
+    assert http.get("/api/jobs", params=by_task).json()["total"] == 5, "this is all"
+
+
+def test_jobs_are_found_by_time_and_parent(http: httpx.Client) -> None:
+    job = post(http, "add", 1, queue="times")
+    for since in ("1h", "2020-01-01T00:00:00Z", "2020-01-01"):
+        found = http.get("/api/jobs", params={"queue": "times", "since": since}).json()["jobs"]
+        assert [one["id"] for one in found] == [job]
+    assert http.get("/api/jobs", params={"queue": "times", "since": "2100-01-01"}).json()["jobs"] == []
+    assert http.get("/api/jobs", params={"queue": "times", "parent": job}).json()["jobs"] == []
+    assert error(http.get("/api/jobs?since=yesterday"))[:2] == (422, "invalid_since")
+
+
+def test_a_queue_is_dedicated_over_http(http: httpx.Client) -> None:
+    post(http, "add", 1, queue="gpu")
+    assert http.put("/api/queues/gpu/limits", json={"dedicated": True}).json()["dedicated"] is True
+    [queue] = [one for one in http.get("/api/queues").json()["queues"] if one["name"] == "gpu"]
+    assert (queue["dedicated"], queue["workers"]) == (True, 0)
+    assert http.put("/api/queues/gpu/limits", json={"dedicated": None}).json()["dedicated"] is False
+    wrong = http.put("/api/queues/gpu/limits", json={"dedicated": True, "task": "add"})
+    assert error(wrong)[1] == "invalid_dedicated"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +283,22 @@ def test_a_result_is_202_until_the_job_ends(http: httpx.Client, served: Served) 
     assert (reply.status_code, reply.json()) == (200, {"id": id, "status": "succeeded", "result": 42})
 
 
+def test_a_result_that_is_off_is_told_apart_from_none_and_from_one_that_is_gone(
+    http: httpx.Client, served: Served
+) -> None:
+    def result_of(value: Any, **more: Any) -> httpx.Response:
+        id = post(http, "add", 1, queue=f"alone-{next(NUMBERS)}", **more)
+        served.finish(id, OutcomeKind.SUCCEEDED, **({} if value is ... else {"result": value}))
+        return http.get(f"/api/jobs/{id}/result?wait=20")
+
+    none = result_of(None)
+    assert (none.status_code, none.json()["status"]) == (200, "succeeded")
+    off = result_of(..., result_ttl=0)
+    assert error(off) == (404, "no_result", None)
+    assert "results are off (result_ttl=0" in off.json()["error"]["message"]
+    assert error(result_of(1, result_ttl="1ms")) == (404, "result_gone", None)
+
+
 def test_whoever_waits_for_a_result_hears_of_it(http: httpx.Client, served: Served) -> None:
     id = alone(http, "pack", {"weight": 1, "to": "x"})
     heard: list[httpx.Response] = []
@@ -247,6 +314,33 @@ def test_whoever_waits_for_a_result_hears_of_it(http: httpx.Client, served: Serv
     assert heard[0].json() == {"id": id, "status": "succeeded", "result": {"weight": 1.0, "to": "x"}}
 
 
+def test_a_job_is_cancelled_with_a_reason_by_either_method(http: httpx.Client) -> None:
+    said = {"json": {"reason": "the customer left"}}
+    ways: list[tuple[str, dict[str, Any]]] = [("DELETE", said), ("POST", said)]
+    ways += [(method, {"params": {"reason": "the customer left"}}) for method in ("DELETE", "POST")]
+    for method, given in ways:
+        path = f"/api/jobs/{post(http, 'add', 1, delay=3600)}"
+        done = http.request(method, f"{path}/cancel", **given).json()
+        assert (done["status"], done["changed"]) == ("cancelled", True)
+        assert http.get(path).json()["reason"] == "the customer left"
+    for method in ("DELETE", "POST"):
+        path = f"/api/jobs/{post(http, 'add', 1, delay=3600)}"
+        assert http.request(method, f"{path}/cancel").json()["changed"]
+        assert http.get(path).json()["reason"] == "cancelled by open"
+    wrong = http.request("DELETE", f"{path}/cancel", json={"reasons": "x"})
+    assert error(wrong) == (422, "invalid_reasons", "reasons")
+    assert error(http.post(f"{path}/cancel", json={"reason": "x" * 1001}))[0] == 422
+
+
+def test_a_job_shows_its_headers_and_times_in_utc(http: httpx.Client) -> None:
+    id = post(http, "add", 1, headers={"tenant": "7"})
+    shown = http.get(f"/api/jobs/{id}").json()
+    assert shown["headers"] == {"tenant": "7"}
+    assert shown["created_at"].endswith("Z")
+    at = "2099-01-01T12:00:00+02:00"
+    assert http.get(f"/api/jobs/{post(http, 'add', 1, at=at)}").json()["due_at"] == "2099-01-01T10:00:00Z"
+
+
 def test_a_dead_and_a_cancelled_job_have_an_error(http: httpx.Client, served: Served) -> None:
     id = alone(http, "add", 1)
     served.finish(id, OutcomeKind.DEAD)
@@ -254,8 +348,18 @@ def test_a_dead_and_a_cancelled_job_have_an_error(http: httpx.Client, served: Se
     assert reply["status"] == "dead"
     assert reply["error"]["type"] == "ValueError"
     assert "boom" in reply["error"]["traceback"]
+    [run] = http.get(f"/api/jobs/{id}").json()["run_history"]
+    assert (run["number"], run["outcome"], run["error"]) == (1, "failed", "ValueError: boom")
+    assert run["worker"]
+    assert run["ended_at"] >= run["started_at"]
     id = alone(http, "add", 1)
-    assert http.delete(f"/api/jobs/{id}/cancel").json() == {"id": id, "status": "cancelled", "changed": True}
+    wrong = http.delete(f"/api/jobs/{id}/cancel?force=maybe")
+    assert (wrong.status_code, wrong.json()["error"]["field"]) == (422, "force")
+    assert http.delete(f"/api/jobs/{id}/cancel?force=true").json() == {
+        "id": id,
+        "status": "cancelled",
+        "changed": True,
+    }
     assert http.delete(f"/api/jobs/{id}/cancel").json()["changed"] is False
     assert http.get(f"/api/jobs/{id}/result").json()["error"]["type"] == "JobCancelled"
     assert http.post(f"/api/jobs/{id}/retry").json() == {"id": id, "status": "ready", "changed": True}
@@ -265,6 +369,13 @@ def test_a_dead_and_a_cancelled_job_have_an_error(http: httpx.Client, served: Se
     other = alone(http, "add", 1)
     assert http.delete(f"/api/jobs/{other}").json()["status"] == "not_found"
     assert http.get(f"/api/jobs/{other}").status_code == 404
+
+
+def test_jobs_that_came_over_http_are_counted_as_such(http: httpx.Client) -> None:
+    post(http, "add", 1, queue="counted")
+    post(http, "add", 2, queue="counted")
+    told = [one for one in http.get("/api/stats").json()["accepted"] if one["queue"] == "counted"]
+    assert told == [{"task": "add", "queue": "counted", "source": "http", "jobs": 2}]
 
 
 # operate
@@ -281,8 +392,8 @@ def test_queues_are_paused_limited_and_purged(http: httpx.Client) -> None:
     assert http.put("/api/queues/busy/limits", json={"rate": None}).json()["limits"]["rate"] is None
     assert error(http.put("/api/queues/busy/limits", json={"rate": "fast"}))[0] == 422
     assert error(http.put("/api/queues/busy/limits", json={}))[0] == 422
-    assert http.post("/api/queues/busy/purge", json={"dry_run": True}).json()["count"] == 1
-    assert http.post("/api/queues/busy/purge").json()["count"] == 1
+    assert http.post("/api/queues/busy/purge", json={"dry_run": True}).json()["changed"] == 1
+    assert http.post("/api/queues/busy/purge").json()["changed"] == 1
     listed = {queue["name"]: queue for queue in http.get("/api/queues").json()["queues"]}
     assert listed["busy"]["counts"]["ready"] == 0
     assert http.get("/api/workers").json() == {"workers": []}
@@ -306,11 +417,11 @@ def test_dead_jobs_are_listed_replayed_and_purged(http: httpx.Client, served: Se
     assert len(found["jobs"]) == 2
     assert found["cursor"]
     assert error(http.post("/api/dead/purge", json={})) == (422, "invalid_selection", None)
-    assert http.post("/api/dead/replay", json={"queue": "graves", "dry_run": True}).json()["count"] == 3
+    assert http.post("/api/dead/replay", json={"queue": "graves", "dry_run": True}).json()["changed"] == 3
     replayed = http.post("/api/dead/replay", json={"ids": [ids[0], "nope"]}).json()
     assert (replayed["ids"], set(replayed["refused"])) == ([ids[0]], {"nope"})
-    assert http.post("/api/dead/purge", json={"queue": "graves", "older": "1h"}).json()["count"] == 0
-    assert http.post("/api/dead/purge", json={"queue": "graves"}).json()["count"] == 2
+    assert http.post("/api/dead/purge", json={"queue": "graves", "older": "1h"}).json()["changed"] == 0
+    assert http.post("/api/dead/purge", json={"queue": "graves"}).json()["changed"] == 2
 
 
 def test_schedules_are_made_paused_triggered_and_deleted(http: httpx.Client) -> None:

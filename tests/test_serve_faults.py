@@ -150,13 +150,36 @@ def test_it_can_be_mounted_below_a_path_of_another_application(tmp_path: Path) -
             assert (await http.get("/tools/dray/api/jobs/a%2Fb")).json()["id"] == "a/b"
             assert (await http.get("/tools/dray/healthz")).status_code == 200
             assert (await http.get("/tools/dray/api/jobs/a%2Fb/result?wait=0.01")).status_code == 202
-            assert (await http.get("/open/api/jobs", headers={"Authorization": ""})).status_code == 401
+            assert (await http.get("/open/api/jobs", headers={"Authorization": ""})).status_code == 200
 
     asyncio.run(use())
     app.close()
 
 
 # nonsense
+
+
+def test_a_request_with_two_lengths_is_refused_and_nothing_after_it_is_read(tmp_path: Path) -> None:
+    hidden = b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    hidden += b'Content-Length: 24\r\n\r\n{"task":"add","id":"h1"}'
+    sent = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n0\r\n\r\n"
+    both = (
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+    )
+    with serving("sqlite", tmp_path) as served:
+        url = httpx.URL(served.url)
+        for lengths in both:
+            with socket.create_connection((url.host, url.port or 80), 30) as connection:
+                connection.sendall(sent % lengths + hidden)
+                heard = b""
+                while chunk := connection.recv(65536):
+                    heard += chunk
+            assert heard.startswith(b"HTTP/1.1 400")
+            assert b"invalid_framing" in heard
+            assert heard.count(b"HTTP/1.1 ") == 1, heard
+        with served.client() as http:
+            assert http.get("/api/jobs/h1").status_code == 404
 
 
 def _text(dice: random.Random) -> str:

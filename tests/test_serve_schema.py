@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from served import serving
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from dray.serve.http import ROUTES
+from dray import App
+from dray.serve import asgi
+from dray.serve.http import ROUTES, _document
 from dray.serve.openapi import document
 
 KEY = "a-key-for-schemathesis"
@@ -62,3 +69,54 @@ def test_the_document_tells_of_every_route_and_of_its_role() -> None:
         assert {str(status) for status in route.replies} <= operation["responses"].keys()
     names = [one["operationId"] for path in shown["paths"].values() for one in path.values()]
     assert len(names) == len(set(names)) == len(ROUTES)
+
+
+def _schemas(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _schemas(inner)
+
+
+def test_generators_of_clients_find_what_they_need() -> None:
+    """Lists without `items` are dropped by some, free objects become empty, defaults become required."""
+    shown = document(ROUTES, "1")
+    for schema in _schemas(shown["components"]["schemas"]):
+        assert schema.get("type") != "array" or "items" in schema
+        assert schema.get("type") != "object" or {"properties", "additionalProperties"} & schema.keys()
+    schemas = shown["components"]["schemas"]
+    assert schemas["JobIn"]["required"] == ["task"]
+    assert not any("default" in field for field in schemas["JobIn"]["properties"].values())
+    assert set(schemas["JobOut"]["required"]) == set(schemas["JobOut"]["properties"])
+    assert schemas["ResultOut"]["required"] == ["id", "status"], "neither result nor error is always there"
+
+
+def test_the_document_is_made_once_and_names_the_path_it_is_mounted_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counting(routes: Any, version: str, root: str) -> dict[str, Any]:
+        made.append(root)
+        return document(routes, version, root)
+
+    monkeypatch.setattr("dray.serve.http.document", counting)
+    _document.cache_clear()
+    app = App("shop", broker=f"sqlite:///{tmp_path / 'jobs.db'}")
+    web = Starlette(routes=[Mount("/tools/my dray", asgi(app, open=True)), Mount("/", asgi(app))])
+
+    async def ask() -> None:
+        transport = httpx.ASGITransport(web)
+        async with httpx.AsyncClient(transport=transport, base_url="http://any.example") as http:
+            for _ in range(3):
+                mounted = (await http.get("/tools/my%20dray/api/openapi.json")).json()
+                alone = (await http.get("/api/openapi.json")).json()
+            assert mounted["servers"] == [{"url": "/tools/my%20dray"}]
+            assert alone["servers"] == [{"url": "/"}]
+            path = mounted["servers"][0]["url"] + "/api/jobs"
+            assert (await http.get(path)).status_code == 200
+
+    asyncio.run(ask())
+    assert sorted(made) == ["", "/tools/my dray"]
+    _document.cache_clear()
+    app.close()

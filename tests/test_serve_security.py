@@ -15,11 +15,11 @@ import httpx
 import pytest
 from served import GRPC, Served, serving, wait_until
 
+from dray.admin.api_keys import ROLES
 from dray.job import OutcomeKind
-from dray.keys import ROLES
+from dray.serve.errors import Refused
 from dray.serve.http import ROUTES
-from dray.serve.refusals import Refused
-from dray.serve.routes import Route, Table
+from dray.serve.routes import Route, RouteTable
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 RARE = ("HEAD", "OPTIONS", "TRACE")
@@ -55,7 +55,7 @@ def path_of(route: Route) -> str:
 def served_at(method: str, path: str) -> Route | None:
     """The route of the table that a request leads to."""
     try:
-        return Table(ROUTES).find(method, path.split("/")[1:])[0]
+        return RouteTable(ROUTES).find(method, path.split("/")[1:])[0]
     except Refused:
         return None
 
@@ -154,7 +154,7 @@ def test_a_key_for_one_queue_sees_and_does_nothing_elsewhere(served: Served, adm
         assert [queue["name"] for queue in http.get("/api/queues").json()["queues"]] == ["mine"]
         assert http.get("/api/stats").json()["counts"]["ready"] == 1
         assert http.get("/api/dead").json()["jobs"] == []
-        assert http.post("/api/dead/purge", json={"all": True}).json()["count"] == 0
+        assert http.post("/api/dead/purge", json={"all": True}).json()["changed"] == 0
         assert http.post("/api/dead/purge", json={"ids": [dead]}).json()["ids"] == []
         assert http.post("/api/dead/replay", json={"queue": "theirs-too"}).status_code == 403
         assert http.post("/api/queues/theirs/pause").status_code == 403
@@ -166,6 +166,9 @@ def test_a_key_for_one_queue_sees_and_does_nothing_elsewhere(served: Served, adm
         results = http.post("/api/jobs/batch", json={"jobs": jobs}).json()["results"]
         told = [result.get("error", {}).get("code") for result in results]
         assert told == [None, "forbidden", "taken", "forbidden"]
+        raising = {"task": "add", "args": [1], "queue": "mine", "id": "x", "on_duplicate": "raise"}
+        taken = http.post("/api/jobs", json=raising)
+        assert (taken.status_code, taken.json()["error"]["code"]) == (409, "taken")
         replace = {"task": "add", "args": [1], "queue": "mine", "id": "x", "on_duplicate": "replace"}
         assert http.post("/api/jobs", json=replace).status_code == 403
     assert admin.get("/api/jobs/x").json()["queue"] == "theirs"
@@ -185,6 +188,13 @@ def test_a_key_for_one_task_sees_and_does_nothing_else(served: Served, admin: ht
         assert http.post("/api/jobs", json={"task": "add", "args": [1]}).status_code == 403
         taken = http.post("/api/jobs", json={"task": "send", "args": ["a"], "queue": "shared", "key": "k"})
         assert (taken.status_code, taken.json()["error"]["code"]) == (409, "taken")
+        body = {"task": "send", "args": ["a"], "queue": "shared", "key": "k", "on_duplicate": "raise"}
+        for raised in (
+            http.post("/api/jobs", json=body),
+            http.post("/api/jobs/batch", json={"jobs": [body]}),
+        ):
+            assert '"taken"' in raised.text
+            assert other not in raised.text, "it names a job that this key may not see"
         assert http.get("/api/events").status_code == 403
         assert http.post("/api/queues/shared/purge").status_code == 403
         shared = next(one for one in http.get("/api/queues").json()["queues"] if one["name"] == "shared")
@@ -211,6 +221,26 @@ def test_what_administrators_do_is_written_down(served: Served, admin: httpx.Cli
     assert entry.who.startswith("admin (")
     assert "audited" in entry.target
     assert "why" in entry.target
+
+
+def test_arguments_of_a_schedule_are_written_down_in_whole_and_dry_runs_apart(
+    served: Served, admin: httpx.Client
+) -> None:
+    text = "x" * 5000 + "the end"
+    body = {"name": "audited", "task": "send", "args": [text], "every": "1h"}
+    admin.post("/api/schedules", json=body, headers={"X-Request-ID": "audit-2"})
+    admin.post("/api/queues/audited/purge", json={"dry_run": True}, headers={"X-Request-ID": "audit-3"})
+    with served.app() as app:
+        entries = {entry.request: entry for entry in app.keys.audit()}
+        assert text in entries["audit-2"].target
+        assert "audit-3" in entries
+
+        async def kinds(link: Any) -> list[int]:
+            return [len(await link.broker.docs(kind)) for kind in ("audit", "audit-looks")]
+
+        changes, looks = app.client.block(kinds)
+        assert (changes > 0, looks) == (True, 1)
+    admin.delete("/api/schedules/audited")
 
 
 # browsers
@@ -315,14 +345,20 @@ def test_with_a_key_or_the_override_it_starts_anywhere(tmp_path: Path) -> None:
         assert httpx.get(f"{url}/api/jobs", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
     finally:
         assert served.stop() == 0
+    fresh = Served(tmp_path / "fresh", f"sqlite:///{tmp_path / 'fresh.db'}", "--insecure")
+    fresh.start("0.0.0.0:0")
+    try:
+        assert httpx.get(f"{fresh.url.replace('0.0.0.0', '127.0.0.1')}/api/jobs").status_code == 200
+    finally:
+        assert fresh.stop(signal.SIGINT) == 0
     with served.app() as app:
         app.keys.revoke(app.keys.list()[0].id)
     served.options = ("--insecure",)
     served.start("0.0.0.0:0")
     try:
-        assert httpx.get(f"{served.url.replace('0.0.0.0', '127.0.0.1')}/api/jobs").status_code == 200
+        assert httpx.get(f"{served.url.replace('0.0.0.0', '127.0.0.1')}/api/jobs").status_code == 401
     finally:
-        assert served.stop(signal.SIGINT) == 0
+        assert served.stop() == 0
 
 
 def test_it_speaks_tls(tmp_path: Path) -> None:

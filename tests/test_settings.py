@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -17,6 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.app import App
+from dray.broker import SCHEMES, connect
+from dray.broker.redis import options as redis_options
+from dray.duration import MAX_DURATION
 from dray.errors import InvalidInput, InvalidSettings, SettingsWarning
 from dray.job import BANDS
 from dray.policy import Backoff, Retention
@@ -33,6 +38,7 @@ from dray.settings import (
     show,
 )
 from dray.settings.forms import format_priorities, read_priorities
+from dray.settings.table import BROKER_SCHEMES
 
 EXAMPLES: dict[str, tuple[Any, str, object, object]] = {
     # setting: (keyword, text for environment, value in TOML, what comes of all three)
@@ -41,7 +47,9 @@ EXAMPLES: dict[str, tuple[Any, str, object, object]] = {
     "queues": (["gpu", "any"], "gpu, any,", ["gpu", "any"], ("gpu", "any")),
     "priorities": ({0, 1, 2, 3, 9}, "high,9", ["high", 9], frozenset({0, 1, 2, 3, 9})),
     "tasks": (("a", "b.c"), "a,b.c", ["a", "b.c"], ("a", "b.c")),
+    "imports": (["a.tasks", "b"], "a.tasks, b", ["a.tasks", "b"], ("a.tasks", "b")),
     "mode": ("scheduler-only", "Scheduler-Only", "scheduler-only", "scheduler-only"),
+    "scheduler": (True, "on", "on", True),
     "processes": (3, "3", 3, 3),
     "concurrency": (1000, "1000", 1000, 1000),
     "rate": ("100/m+20", "100/m+20", " 100/m+20", "100/m+20"),
@@ -68,7 +76,7 @@ EXAMPLES: dict[str, tuple[Any, str, object, object]] = {
     "durability": ("full", "FULL", "full", "full"),
     "allow_pickle": (True, "yes", True, True),
     "codec": ("json", "json", "json", "json"),
-    "history_url": ("postgresql://h/db", "postgresql://h/db", "postgresql://h/db", "postgresql://h/db"),
+    "history_url": ("none", "none", "none", None),
     "http": ("0.0.0.0:80", "0.0.0.0:80", "0.0.0.0:80", "0.0.0.0:80"),
     "grpc": ("[::1]:9090", "[::1]:9090", "[::1]:9090", "[::1]:9090"),
     "api_keys": (["k1", "k2"], "k1,k2", ["k1", "k2"], ("k1", "k2")),
@@ -84,6 +92,8 @@ EXAMPLES: dict[str, tuple[Any, str, object, object]] = {
     "metrics": ("127.0.0.1:9100", "127.0.0.1:9100", "127.0.0.1:9100", "127.0.0.1:9100"),
     "log_level": ("debug", "DEBUG", "debug", "debug"),
     "log_format": ("json", "json", "json", "json"),
+    "log_output": ("stdout", "STDOUT", "stdout", "stdout"),
+    "log_file": (Path("w.log"), "w.log", "w.log", "w.log"),
     "otel": (True, "on", True, True),
 }
 
@@ -93,7 +103,9 @@ WRONG: dict[str, list[object]] = {
     "queues": ["", ",", "a b", ["x", 5], {"a": 1}, 7],
     "priorities": ["", "urgent", "10", "-1", "5-2", [10], [True], b"1", 3.5],
     "tasks": ["", "a b", [None]],
+    "imports": ["a b", "a..b", "tasks.py:app", "./tasks", [5], 7],
     "mode": ["", "fat", 1],
+    "scheduler": ["", "often", 1],
     "processes": [0, -1, 1025, "two", 1.5, True, "1.5"],
     "concurrency": [0, 1001, "many", True],
     "rate": ["often", "5", 5, "0/s"],
@@ -102,7 +114,7 @@ WRONG: dict[str, list[object]] = {
     "sweep_interval": ["1ms", "2h", "x"],
     "stall_limit": ["1ms", "x"],
     "shutdown_grace": [-1, "x"],
-    "timeout": [0, "x"],
+    "timeout": [-1, "x"],
     "retries": [-1, "x", 2_000_000, "٣"],
     "backoff": ["", "often", "linear:x", 5],
     "max_crashes": [0, "x"],
@@ -120,7 +132,7 @@ WRONG: dict[str, list[object]] = {
     "durability": ["some", 1],
     "allow_pickle": ["maybe", 2, ""],
     "codec": ["", "a b", "pickle"],
-    "history_url": ["mysql://x", "x"],
+    "history_url": ["postgresql://h/db", "sqlite:///history.db", "x", 5],
     "http": ["", "8000", "localhost", ":80", "h:99999", "http://h:80", 8000],
     "grpc": ["h:", "h:x"],
     "api_keys": ["a b", [1], 7],
@@ -136,6 +148,8 @@ WRONG: dict[str, list[object]] = {
     "metrics": ["h:", "9100"],
     "log_level": ["loud", 10],
     "log_format": ["xml"],
+    "log_output": ["", "printer", 1],
+    "log_file": ["", 5],
     "otel": ["x", 3],
 }
 
@@ -300,7 +314,19 @@ def test_variables_of_other_things_are_left_alone(name: str, empty: Path) -> Non
 
 
 def test_an_empty_variable_counts_as_not_set(empty: Path) -> None:
-    assert quiet({"DRAY_QUEUES": " ", "DRAY_APP": ""}, empty).settings.queues == ("default",)
+    assert quiet({"DRAY_QUEUES": " ", "DRAY_APP": ""}, empty).settings.queues == ()
+
+
+@pytest.mark.parametrize("text", ["all", "high,tenant-*", "a?,*", "x" * 128, " a , b "])
+def test_queues_are_names_and_patterns(text: str, empty: Path) -> None:
+    listed = tuple(part.strip() for part in text.split(","))
+    assert quiet({"DRAY_QUEUES": text}, empty).settings.queues == listed
+
+
+@pytest.mark.parametrize("text", ["a b", "a,[b]", "a/b", ",", "x" * 129, "{a,b}"])
+def test_what_is_no_list_of_queues_is_refused(text: str, empty: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"queues.*patterns"):
+        quiet({"DRAY_QUEUES": text}, empty)
 
 
 def test_none_as_keyword_means_not_given_unless_the_setting_may_be_none(empty: Path) -> None:
@@ -436,7 +462,7 @@ def test_yaml_that_is_broken_or_of_the_wrong_shape_is_refused(text: str, empty: 
 def test_yaml_without_pyyaml_says_what_to_install(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project(empty, "dray.yaml", "retries: 4\n")
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(InvalidSettings, match=r"pip install pyyaml, or use dray\.toml"):
+    with pytest.raises(InvalidSettings, match=r"pip install 'dray\[yaml\]', or use dray\.toml"):
         quiet(start=empty)
 
 
@@ -503,6 +529,30 @@ def test_which_modes_run_jobs_and_which_make_scheduled_ones(empty: Path) -> None
     assert facts("scheduler-only") == (False, True)
 
 
+def test_the_scheduler_has_a_switch_of_its_own(empty: Path) -> None:
+    assert not quiet(start=empty, scheduler=False).settings.schedules
+    assert not quiet({"DRAY_SCHEDULER": "off"}, empty).settings.schedules
+    assert quiet(start=empty, mode="specialized", priorities="high", scheduler="on").settings.schedules
+    project(empty, "dray.yaml", "scheduler: off\n")
+    loaded = quiet(start=empty)
+    assert not loaded.settings.schedules
+    assert show("scheduler", loaded.settings.scheduler) == "off"
+    assert override(loaded, {"mode": "scheduler-only"}).settings.schedules, "it would do nothing at all"
+
+
+def test_a_timeout_of_0_means_no_limit_for_the_app_as_for_a_task(empty: Path) -> None:
+    settings = quiet(start=empty, timeout=0).settings
+    app = App("t", broker="memory://", timeout=0)
+    task = app.task(name="t", timeout=0)(lambda: None)
+    assert settings.timeout == app.settings.timeout == task.options.timeout == MAX_DURATION
+    assert show("timeout", settings.timeout) == "0"
+
+
+def test_log_output_is_the_file_where_one_is_named(empty: Path) -> None:
+    assert quiet(start=empty, log_file="w.log", log_output="file").settings.log_file == "w.log"
+    assert quiet(start=empty).settings.log_output is None
+
+
 def test_a_mode_that_runs_no_jobs_has_no_use_for_what_is_said_of_jobs_in_the_same_breath(empty: Path) -> None:
     with pytest.raises(InvalidSettings) as refused:
         quiet(start=empty, mode="scheduler-only", queues="a", tasks="b", priorities="high", rate="1/s")
@@ -526,7 +576,7 @@ def test_pickle_as_codec_needs_permission(empty: Path) -> None:
 
 def test_settings_survive_the_way_to_another_process(empty: Path) -> None:
     given: dict[str, Any] = {name: value[0] for name, value in EXAMPLES.items()}
-    settings = quiet(start=empty, **{**given, "mode": "specialized"}).settings
+    settings = quiet(start=empty, **{**given, "mode": "specialized", "log_output": "file"}).settings
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(settings), type=Settings) == settings
 
 
@@ -537,8 +587,18 @@ def test_settings_survive_the_way_to_another_process(empty: Path) -> None:
         ("redis://:s3cret@host", "redis://:***@host"),
         ("redis://:s3c@ret@host", "redis://:***@host"),
         ("redis://host/0?password=s3cret&x=1", "redis://host/0?password=***&x=1"),
-        ("redis+sentinel://a:1,b:2/name", "redis+sentinel://a:1,b:2/name"),
+        ("redis+cluster://a:1,b:2", "redis+cluster://a:1,b:2"),
         ("sqlite:////a:b@c/jobs.db", "sqlite:////a:b@c/jobs.db"),
+        ("redis://me:s3/c?r#e:t@host/0", "redis://me:***@host/0"),
+        ("redis://me:s3 c\nret@host/0", "redis://me:***@host/0"),
+        ("redis://s3cret@host", "redis://***@host"),
+        ("redis://s3/cret:x@host", "redis://***@host"),
+        ("redis://host?password=s3#c&r%20et&db=1", "redis://host?password=***&db=1"),
+        (
+            "cannot open redis://me:s3/cr#et@host: mail a@b.org",
+            "cannot open redis://me:***@host: mail a@b.org",
+        ),
+        ("redis://:a/b@one,redis://:c?d@two", "redis://:***@two"),
     ],
 )
 def test_passwords_are_hidden(url: str, shown: str) -> None:
@@ -550,7 +610,50 @@ def test_no_secret_is_in_an_error(empty: Path) -> None:
         quiet(start=empty, broker_url="rediss_://me:s3cret@host", api_keys="s3cret and more")
     assert "s3cret" not in str(caught.value)
     assert show("api_keys", ("s3cret",)) == "1 hidden"
-    assert show("broker_url", "redis://me:s3cret@host") == "redis://me:***@host"
+    assert show("broker_url", "redis://me:s3/cr#e?t@host") == "redis://me:***@host"
+    for wrong in ("me:s3cret@host", "redis:/me:s3cret@host", f"redis_://me:{'s3cret' * 20}@host"):
+        with pytest.raises(InvalidSettings) as caught:
+            quiet(start=empty, broker_url=wrong)
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:s3/cret@host",
+        "redis://me:12/3@host/0",
+        "redis://me:12?s3cret=x@host",
+        "redis://me:12/3?timeout=s3cret@host",
+        "redis://me:1?s3cret@host?verify=x",
+        f"http://me:{'s3cret/' * 20}@host",
+        "redis+unix://me:s3cret@host",
+    ],
+)
+def test_a_broker_that_cannot_be_opened_keeps_the_password_of_its_url_to_itself(url: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        asyncio.run(connect(url))
+    assert "s3" not in str(caught.value)
+    assert caught.value.field in ("broker_url", "verify")
+
+
+def test_what_cannot_be_used_yet_is_refused_with_the_reason_and_what_to_use(empty: Path) -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        quiet(
+            start=empty, broker_url="redis+sentinel://me:s3cret@h:26379/main", history_url="postgresql://h/x"
+        )
+    told = str(caught.value)
+    assert "broker_url='redis+sentinel://me:***@h:26379/main': dray cannot ask Sentinel" in told
+    assert "redis+cluster://" in told
+    assert (
+        "history_url='postgresql://h/x': only none is allowed: dray does not record finished jobs yet" in told
+    )
+    assert quiet({"DRAY_HISTORY_URL": "none"}, empty).settings.history_url is None
+
+
+def test_every_broker_that_can_be_opened_can_be_set(empty: Path) -> None:
+    assert set(SCHEMES) == set(BROKER_SCHEMES) == {"memory", "sqlite", *redis_options.SCHEMES}
+    for scheme in SCHEMES:
+        assert quiet(start=empty, broker_url=f"{scheme}://x").settings.broker_url == f"{scheme}://x"
 
 
 def test_every_default_is_described_as_its_own_form_reads_it() -> None:
@@ -562,13 +665,16 @@ def test_every_default_is_described_as_its_own_form_reads_it() -> None:
         if info.name in (
             "broker_url",
             "namespace",
+            "queues",
             "tasks",
+            "imports",
             "processes",
             "concurrency",
             "heartbeat",
             "api_keys",
             "allowed_hosts",
             "cors_origins",
+            "log_output",
         ):
             assert not info.default.isdigit()
         else:

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.codec.signature import Hint, Hints, annotations_of
 from dray.errors import DecodeError
-from dray.hints import Hint, Hints, annotations_of
 
 if TYPE_CHECKING:
     from nowhere import Missing  # type: ignore[import-not-found]
@@ -33,7 +33,7 @@ class Ratio(enum.Enum):
     HALF = 0.5
 
 
-class Access(enum.IntFlag):
+class ConnectionSettings(enum.IntFlag):
     READ = 1
     WRITE = 2
 
@@ -93,7 +93,7 @@ ITEM = {"name": "n", "when": NOW}
         (Colour | None, None, None),
         (list[Colour], ["red"], [Colour.RED]),
         (Ratio, 0.5, Ratio.HALF),
-        (Access, 3, Access.READ | Access.WRITE),
+        (ConnectionSettings, 3, ConnectionSettings.READ | ConnectionSettings.WRITE),
         (Literal["a", 1], 1, 1),
         (UserId, 5, 5),
         (Annotated[int, msgspec.Meta(ge=0)], 5, 5),

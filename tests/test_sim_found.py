@@ -7,15 +7,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from sim import run
+from workshop import on_loop_only
+
 from dray.app import App
 from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Beat, Broker, Filter
 from dray.context import Context
 from dray.errors import BrokerAway
 from dray.job import Outcome, OutcomeKind
-from dray.testing.sim import run
-from dray.worker.executor import Executor
-from dray.worker.runners import on_loop_only
+from dray.worker.executor.executor import Executor
 
 
 def store() -> MemoryBroker:

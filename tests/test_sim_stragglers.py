@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
+from sim import Parts, Plan, Report, draw, simulate
+
 from dray.broker.verbs import Broker
 from dray.job import Sign
-from dray.stats import read_second_runs, write_second_runs
-from dray.testing.sim import Parts, Plan, Report, draw, simulate
-from dray.worker.speculation import Speculation
+from dray.stats.tallies import read_second_runs, write_second_runs
+from dray.worker.duties.speculation import Speculation
 
 MOST = 40
 """Seeds that may be needed, on the unluckiest day."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dray.durations import BUCKETS, KEPT, LOWEST, Sketch, bounds_of, bucket_of
+from dray.stats.sketch import BUCKETS, KEPT, LOWEST, Sketch, bounds_of, bucket_of
 
 BUCKET = 2**0.5
 

@@ -10,11 +10,12 @@ import pytest
 
 from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Beat, Cancel, Delete, Filter, Ids
-from dray.durations import Sketch
 from dray.job import Job, Outcome, OutcomeKind, Taken, Verdict
-from dray.stats import SecondRuns, Tally, WorkerTallies, read_second_runs, read_stats, write_tallies
-from dray.worker.lifeline import Lifeline
-from dray.worker.speculation import SAVED_MOST, SHARE, STATS_EVERY, Speculation, earn
+from dray.stats.sketch import Sketch
+from dray.stats.tallies import SecondRuns, Tally, WorkerTallies, read_second_runs, write_tallies
+from dray.stats.task_stats import read_stats
+from dray.worker.duties.speculation import SAVED_MOST, SHARE, STATS_EVERY, Speculation, earn
+from dray.worker.retrying_broker import RetryingBroker
 
 ANY = Filter()
 
@@ -29,9 +30,9 @@ class Shop:
         self._requests = 0
         self._version = 0
 
-    def line(self) -> Lifeline:
+    def line(self) -> RetryingBroker:
         seconds = lambda: self.now / 1000  # noqa: E731
-        return Lifeline(self.broker.view(blocking=False), 60, wall=seconds, monotonic=seconds)
+        return RetryingBroker(self.broker.view(blocking=False), 60, wall=seconds, monotonic=seconds)
 
     async def tell(self, runs: int, took: float = 0.1, task: str = "resize") -> None:
         """The statistics: so many runs, all of the same length."""

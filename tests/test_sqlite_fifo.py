@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from dray.broker.sqlite.bell import Bell, remove_stale, ring
+from dray.broker.sqlite.fifo import Fifo, remove_stale, ring
 from dray.broker.verbs import run_blocking
 
 PRELUDE = """
 import asyncio, os, sys, time
-from dray.broker.sqlite.bell import Bell, remove_stale, ring
+from dray.broker.sqlite.fifo import Fifo, remove_stale, ring
 from dray.broker.verbs import run_blocking
 folder = sys.argv[1]
 def say(word): print(word, flush=True)
@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bell(folder: Path) -> Iterator[Bell]:
-    bell = Bell.open(folder, blocking=True)
+def bell(folder: Path) -> Iterator[Fifo]:
+    bell = Fifo.open(folder, blocking=True)
     yield bell
     bell.close()
 
@@ -50,11 +50,11 @@ def heard(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def wait(bell: Bell, seconds: float) -> bool:
+def wait(bell: Fifo, seconds: float) -> bool:
     return run_blocking(bell.wait(seconds))
 
 
-def test_a_ring_wakes_a_blocking_waiter(bell: Bell, folder: Path) -> None:
+def test_a_ring_wakes_a_blocking_waiter(bell: Fifo, folder: Path) -> None:
     timer = threading.Timer(0.05, ring, (folder, bell.name))
     began = time.monotonic()
     timer.start()
@@ -63,21 +63,21 @@ def test_a_ring_wakes_a_blocking_waiter(bell: Bell, folder: Path) -> None:
     timer.join()
 
 
-def test_without_a_ring_it_sleeps_its_time(bell: Bell) -> None:
+def test_without_a_ring_it_sleeps_its_time(bell: Fifo) -> None:
     began = time.monotonic()
     assert not wait(bell, 0.05)
     assert time.monotonic() - began >= 0.05
     assert not wait(bell, -1)
 
 
-def test_a_ring_before_the_wait_is_not_lost_and_rings_coalesce(bell: Bell, folder: Path) -> None:
+def test_a_ring_before_the_wait_is_not_lost_and_rings_coalesce(bell: Fifo, folder: Path) -> None:
     for _ in range(70_000):  # more than a pipe holds
         assert ring(folder, bell.name)
     assert wait(bell, 10)
     assert not wait(bell, 0)
 
 
-def test_a_signal_does_not_end_the_wait(bell: Bell) -> None:
+def test_a_signal_does_not_end_the_wait(bell: Fifo) -> None:
     old = signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.02)
     began = time.monotonic()
@@ -88,7 +88,7 @@ def test_a_signal_does_not_end_the_wait(bell: Bell) -> None:
 
 def test_all_waiters_on_the_loop_wake_and_no_reader_stays(folder: Path) -> None:
     async def main() -> None:
-        bell = Bell.open(folder)
+        bell = Fifo.open(folder)
         waiting = [asyncio.create_task(bell.wait(10)) for _ in range(3)]
         await asyncio.sleep(0)
         assert ring(folder, bell.name)
@@ -105,7 +105,7 @@ def test_all_waiters_on_the_loop_wake_and_no_reader_stays(folder: Path) -> None:
 
 def test_a_ring_between_looking_and_waiting_reaches_everybody(folder: Path) -> None:
     async def main() -> None:
-        bell = Bell.open(folder)
+        bell = Fifo.open(folder)
         first = asyncio.create_task(bell.wait(10))
         await asyncio.sleep(0)
         seen = bell.heard  # a second waiter looks for work and finds none …
@@ -120,7 +120,7 @@ def test_a_ring_between_looking_and_waiting_reaches_everybody(folder: Path) -> N
 
 def test_a_cancelled_waiter_takes_no_ring_with_it(folder: Path) -> None:
     async def main() -> None:
-        bell = Bell.open(folder)
+        bell = Fifo.open(folder)
         loop = asyncio.get_running_loop()
         for _ in range(50):
             task = asyncio.create_task(bell.wait(10))
@@ -145,7 +145,7 @@ def test_a_cancelled_waiter_takes_no_ring_with_it(folder: Path) -> None:
 
 def test_a_ring_that_finds_all_waiters_finished_is_kept(folder: Path) -> None:
     async def main() -> None:
-        bell = Bell.open(folder)
+        bell = Fifo.open(folder)
         waiting = asyncio.create_task(bell.wait(10))
         await asyncio.sleep(0)
         # An event loop may run the timer and the reader in one turn, in this order.
@@ -161,7 +161,7 @@ def test_a_ring_that_finds_all_waiters_finished_is_kept(folder: Path) -> None:
 
 def test_closing_ends_all_waits(folder: Path) -> None:
     async def main() -> None:
-        bell = Bell.open(folder)
+        bell = Fifo.open(folder)
         waiting = [asyncio.create_task(bell.wait(60)) for _ in range(2)]
         await asyncio.sleep(0)
         bell.close()
@@ -172,7 +172,7 @@ def test_closing_ends_all_waits(folder: Path) -> None:
 
 
 def test_it_works_on_one_loop_after_another(folder: Path) -> None:
-    bell = Bell.open(folder)
+    bell = Fifo.open(folder)
     for _ in range(2):
         ring(folder, bell.name)
         assert asyncio.run(asyncio.wait_for(bell.wait(10), 5))
@@ -181,7 +181,7 @@ def test_it_works_on_one_loop_after_another(folder: Path) -> None:
 
 def test_it_works_under_uvloop(folder: Path) -> None:
     async def main() -> None:
-        bell = Bell.open(folder)
+        bell = Fifo.open(folder)
         waiting = [asyncio.create_task(bell.wait(10)) for _ in range(2)]
         await asyncio.sleep(0.01)
         ring(folder, bell.name)
@@ -193,7 +193,7 @@ def test_it_works_under_uvloop(folder: Path) -> None:
 
 
 def test_a_ring_reaches_only_the_bell_it_names(folder: Path) -> None:
-    code = "b = Bell.open(folder, blocking=True); say(b.name); say(run_blocking(b.wait(float(sys.argv[2]))))"
+    code = "b = Fifo.open(folder, blocking=True); say(b.name); say(run_blocking(b.wait(float(sys.argv[2]))))"
     rung, other = start(code, folder, 30), start(code, folder, 0.3)
     name, _ = heard(rung), heard(other)
     assert ring(folder, name)
@@ -203,9 +203,9 @@ def test_a_ring_reaches_only_the_bell_it_names(folder: Path) -> None:
     other.communicate()
 
 
-def test_what_a_killed_listener_leaves_is_cleaned(folder: Path, bell: Bell) -> None:
+def test_what_a_killed_listener_leaves_is_cleaned(folder: Path, bell: Fifo) -> None:
     code = (
-        "bells = [Bell.open(folder) for _ in range(3)]; say(' '.join(b.name for b in bells)); time.sleep(60)"
+        "bells = [Fifo.open(folder) for _ in range(3)]; say(' '.join(b.name for b in bells)); time.sleep(60)"
     )
     victim = start(code, folder)
     names = heard(victim).split()
@@ -221,7 +221,7 @@ def test_what_a_killed_listener_leaves_is_cleaned(folder: Path, bell: Bell) -> N
     assert not ring(folder, names[1])
 
 
-def test_a_pipe_on_its_way_up_is_not_taken_for_stale(folder: Path, bell: Bell) -> None:
+def test_a_pipe_on_its_way_up_is_not_taken_for_stale(folder: Path, bell: Fifo) -> None:
     young, old = folder / ".1-aa", folder / ".1-bb"
     for pipe in (young, old):
         os.mkfifo(pipe)
@@ -231,7 +231,7 @@ def test_a_pipe_on_its_way_up_is_not_taken_for_stale(folder: Path, bell: Bell) -
     assert not old.exists()
 
 
-def test_only_pipes_are_rung_or_removed(folder: Path, bell: Bell) -> None:
+def test_only_pipes_are_rung_or_removed(folder: Path, bell: Fifo) -> None:
     (folder / "1-aa").write_text("precious")
     (folder / "1-bb").symlink_to(folder / bell.name)
     (folder / "notes.txt").write_text("precious")
@@ -243,7 +243,7 @@ def test_only_pipes_are_rung_or_removed(folder: Path, bell: Bell) -> None:
 
 
 def test_it_is_private_and_close_takes_it_down(folder: Path) -> None:
-    bell = Bell.open(folder)
+    bell = Fifo.open(folder)
     assert bell.hearing
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / bell.name).stat().st_mode & 0o777 == 0o600
@@ -254,7 +254,7 @@ def test_it_is_private_and_close_takes_it_down(folder: Path) -> None:
     assert not bell.hearing
 
 
-def test_a_deleted_pipe_is_put_up_again_under_its_name(bell: Bell, folder: Path) -> None:
+def test_a_deleted_pipe_is_put_up_again_under_its_name(bell: Fifo, folder: Path) -> None:
     name = bell.name
     (folder / name).unlink()
     assert not ring(folder, name)
@@ -267,14 +267,14 @@ def test_a_deleted_pipe_is_put_up_again_under_its_name(bell: Bell, folder: Path)
 def test_where_no_pipe_can_be_it_only_sleeps(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "missing" / "bells", Path("/proc/bells")):
-        bell = Bell.open(folder, blocking=True)
+        bell = Fifo.open(folder, blocking=True)
         assert not bell.hearing
         assert bell.name == ""
         began = time.monotonic()
         assert not wait(bell, 0.02)
         assert time.monotonic() - began >= 0.02
         bell.close()
-        loop_bell = Bell.open(folder)
+        loop_bell = Fifo.open(folder)
         assert not asyncio.run(loop_bell.wait(0.01))
         loop_bell.close()
     assert remove_stale(tmp_path / "missing") == 0
@@ -282,7 +282,7 @@ def test_where_no_pipe_can_be_it_only_sleeps(tmp_path: Path) -> None:
 
 def test_a_forked_child_has_another_bell_and_leaves_the_parents_alone(folder: Path) -> None:
     code = """
-bell = Bell.open(folder, blocking=True)
+bell = Fifo.open(folder, blocking=True)
 parent = bell.name
 if not (child := os.fork()):
     assert bell.name != parent and not run_blocking(bell.wait(0))
@@ -303,13 +303,13 @@ time.sleep(60)
     process.communicate()
 
 
-def test_waiting_costs_no_processor_time(bell: Bell, folder: Path) -> None:
+def test_waiting_costs_no_processor_time(bell: Fifo, folder: Path) -> None:
     def spent() -> float:
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         return usage.ru_utime + usage.ru_stime
 
     async def main() -> None:
-        loop_bell = Bell.open(folder)
+        loop_bell = Fifo.open(folder)
         await loop_bell.wait(0.5)
         loop_bell.close()
 

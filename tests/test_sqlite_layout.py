@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import shutil
@@ -14,9 +15,11 @@ from zipfile import ZipFile
 import pytest
 from sqlite_file import bodies, done, fill, heard, opened, put, raw, start, tell
 
+from dray.broker import connect
 from dray.broker.sqlite.layout import APPLICATION_ID, load_migrations, load_statements, migrate, split
-from dray.broker.verbs import run_blocking
+from dray.broker.verbs import Beat, Cancel, Ids, run_blocking
 from dray.errors import ForeignStore, NewerLayout
+from dray.job import Error, Outcome, OutcomeKind
 
 
 def prints(folder: Path) -> dict[str, str]:
@@ -250,3 +253,33 @@ def test_a_statement_without_an_end_is_refused() -> None:
     assert list(split("SELECT ';' ; -- done\n")) == ["SELECT ';' ;"]
     with pytest.raises(ValueError, match="without an end"):
         list(split("SELECT 1; SELECT 2"))
+
+
+def test_a_file_of_layout_1_is_brought_up_to_date_and_its_jobs_go_on(tmp_path: Path) -> None:
+    stored = Path(__file__).with_name("stored") / "layout_1.db.gz"
+    (tmp_path / "jobs.db").write_bytes(gzip.decompress(stored.read_bytes()))
+    broker = run_blocking(connect(f"sqlite:///{tmp_path}/jobs.db", "shop", blocking=True))
+    now = 1_700_000_000_000 + 100
+    ids = ["done", "retried", "dead", "held", "asked", "ready"]
+    records = {record.id: record for record in run_blocking(broker.get(ids, now=now)) if record is not None}
+    assert [records[id].state for id in ids] == [
+        "succeeded",
+        "retrying",
+        "dead",
+        "running",
+        "running",
+        "ready",
+    ]
+    assert all(record.past == () for record in records.values())
+    [heard] = run_blocking(broker.renew([Beat("old/1.1", 1000)], now=now))
+    assert (heard.opened, heard.cancelled, heard.forced) == (False, (("asked", 1),), ())
+    run_blocking(broker.edit(Ids(("asked",)), Cancel(force=True), now=now))
+    [heard] = run_blocking(broker.renew([Beat("old/1.1", 1000)], now=now))
+    assert heard.forced == (("asked", 1),)
+    again = Outcome(id="held", run=1, kind=OutcomeKind.RETRY, error=Error("ValueError", "no"))
+    run_blocking(broker.settle("old/1.1", [again], now=now))
+    [held] = run_blocking(broker.get(["held"], now=now))
+    assert held is not None
+    assert [(run.session, run.how) for run in held.past] == [("old/1.1", "failed")]
+    assert run_blocking(broker.audit()) == []
+    run_blocking(broker.close())

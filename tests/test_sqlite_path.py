@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlite_file import bodies, opened, put
 
-from dray.broker.sqlite.place import filesystem_of, warn_if_remote
+from dray.broker.sqlite.path import filesystem_of, warn_if_remote
 from dray.errors import BrokerWarning, InvalidInput
 
 

@@ -32,7 +32,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dray.broker import Broker, connect
-from dray.broker.sqlite.bell import ring
+from dray.broker.sqlite.fifo import ring
 from dray.broker.verbs import (
     Beat,
     Cancel,
@@ -41,8 +41,8 @@ from dray.broker.verbs import (
     Ids,
     Interest,
     Pause,
+    ProgressReport,
     Query,
-    Report,
     Reprioritise,
     Reschedule,
     Resume,
@@ -61,7 +61,7 @@ from dray.errors import (
     InvalidInput,
     NewerLayout,
 )
-from dray.job import Error, Job, Outcome, OutcomeKind, Progress, Record, State, Verdict
+from dray.job import GROUP_MAX, Error, Job, Outcome, OutcomeKind, Progress, Record, State, Verdict
 
 JOBS = int(os.environ.get("DRAY_CHAOS_JOBS", "1500"))
 SEED = int(os.environ.get("DRAY_CHAOS_SEED", "0"))
@@ -275,7 +275,7 @@ def test_a_worker_stopped_past_its_lease_cannot_settle(url: str, broker: Broker,
     until(lambda: run_blocking(broker.sweep()).freed, "the lease to run out")
     run_blocking(broker.renew([Beat("other", 60_000)]))
     (taken,) = run_blocking(broker.take("other", 1, ["default"], ANY, 1))
-    assert (taken.run, taken.suspect) == (2, True)
+    assert (taken.run, taken.suspect) == (2, GROUP_MAX)
     holder.send_signal(signal.SIGCONT)
     tell(holder)
     assert heard(holder) == Verdict.REFUSED
@@ -821,7 +821,7 @@ def have_everything(broker: Broker, path: Path) -> None:
     assert hand.take() == {"running": 1, "dead": 1}
     hand.settle(OutcomeKind.DEAD, dead=1)
     put(broker, "ready")
-    run_blocking(broker.renew([Beat("hand", DAY, (Report("running", 1, Progress(1.0)),))]))
+    run_blocking(broker.renew([Beat("hand", DAY, (ProgressReport("running", 1, Progress(1.0)),))]))
     for scope in (Scope("default"), Scope("default", "t")):
         run_blocking(broker.edit(scope, SetLimits(max_running=1000)))
     run_blocking(broker.edit(Scope("default", "nobody"), Pause()))

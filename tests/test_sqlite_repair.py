@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from damage import check_sound, furnish, records, swept
+from damage import HOUR, check_sound, furnish, job, records, swept
 
 from dray.broker import Broker, connect
 from dray.broker.verbs import run_blocking
@@ -59,6 +59,16 @@ DAMAGE: dict[str, tuple[str, str, set[str]]] = {
     "a ttl that runs for a held job": (
         f"UPDATE jobs SET expires = {NOW} + 9 WHERE id = 'later'",
         "place",
+        set(),
+    ),
+    "the moment of a deadline without one": (
+        f"UPDATE jobs SET deadline_at = {NOW} + 9 WHERE id = 'ready-1'",
+        "record",
+        set(),
+    ),
+    "a deadline without its moment": (
+        "UPDATE jobs SET deadline = 9999999999 WHERE id = 'ready-1'",
+        "record",
         set(),
     ),
     "a running job that nobody holds": ("DELETE FROM runs WHERE job = " + SEQ % "held", "run", set()),
@@ -145,6 +155,18 @@ def test_damage_is_mended_and_named(tmp_path: Path, what: str) -> None:
         assert repairs[kind] > 0, repairs
         assert before - set(await records(broker, NOW)) <= lost
         await check_sound(broker, NOW, lost)
+        await broker.close()
+
+    run_blocking(play())
+
+
+def test_a_deadline_that_was_lost_counts_from_the_due_time_again(tmp_path: Path) -> None:
+    async def play() -> None:
+        broker = await opened(tmp_path / "dray.db")
+        await broker.put([job("far", due=NOW + 24 * HOUR, deadline=HOUR)], now=NOW)
+        damage(tmp_path / "dray.db", "UPDATE jobs SET deadline_at = NULL")
+        await swept(broker, NOW)
+        assert (await records(broker, NOW))["far"].deadline == NOW + 25 * HOUR
         await broker.close()
 
     run_blocking(play())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.worker.stacks import find_culprit, find_task, read_stacks
+from dray.worker.supervisor.stalls import find_culprit, find_task, read_stacks
 
 APP = """\
 import time

@@ -8,24 +8,21 @@ import pytest
 from workshop import run
 
 from dray.broker import connect
-from dray.durations import Sketch
-from dray.stats import (
+from dray.stats.sketch import Sketch
+from dray.stats.tallies import (
     KIND,
-    Past,
+    ArchivedTallies,
     SecondRuns,
     Tally,
-    TaskStats,
     WorkerTallies,
     delete_tallies,
-    estimate,
     read_second_runs,
-    read_stats,
     read_tallies,
-    shown,
-    write_past,
+    write_archive,
     write_second_runs,
     write_tallies,
 )
+from dray.stats.task_stats import TaskStats, estimate, read_stats, task_stats
 
 
 def tally(*took: float, **fields: int) -> Tally:
@@ -35,7 +32,7 @@ def tally(*took: float, **fields: int) -> Tally:
 
 
 def stats(**averages: float) -> dict[str, TaskStats]:
-    return {name: shown(name, tally(*[average] * 10)) for name, average in averages.items()}
+    return {name: task_stats(name, tally(*[average] * 10)) for name, average in averages.items()}
 
 
 def test_workers_are_added_up_and_told_apart(tmp_path: Path) -> None:
@@ -45,7 +42,7 @@ def test_workers_are_added_up_and_told_apart(tmp_path: Path) -> None:
             broker, "ann", WorkerTallies(seen=1, tasks={"mail": tally(0.1, 0.1, failed=1)}), 0
         )
         await write_tallies(broker, "bob", WorkerTallies(seen=1, tasks={"mail": tally(0.5, memory=7)}), 0)
-        await write_past(broker, Past(tasks={"old": tally(3.0)}), 0)
+        await write_archive(broker, ArchivedTallies(tasks={"old": tally(3.0)}), 0)
         await write_second_runs(broker, "mail", SecondRuns(launched=3, won=2, wasted=1), 0)
         await broker.doc(KIND, "newer", b"\xc1 of another version")
         told = await read_stats(broker)
@@ -57,6 +54,9 @@ def test_workers_are_added_up_and_told_apart(tmp_path: Path) -> None:
         assert mail.duration.average == pytest.approx(0.7 / 3)
         assert told.workers["ann"]["mail"].duration.average == pytest.approx(0.1)
         assert told.workers.keys() == {"ann", "bob"}
+        assert told.against_crew("ann") == pytest.approx(0.1 / (0.7 / 3))
+        assert told.against_crew("bob") == pytest.approx(0.5 / (0.7 / 3))
+        assert told.against_crew("eve") is None
 
     run(main())
 
@@ -65,8 +65,10 @@ def test_a_worker_that_was_taken_over_is_not_counted_twice(tmp_path: Path) -> No
     async def main() -> None:
         broker = await connect(f"sqlite:///{tmp_path}/q.db", "shop")
         await write_tallies(broker, "ann", WorkerTallies(seen=1, tasks={"mail": tally(0.1)}), 0)
-        assert await write_past(broker, Past(tasks={"mail": tally(0.1)}, taken_over=("ann",)), 0)
-        assert not await write_past(broker, Past(), 0), "somebody else was faster"
+        assert await write_archive(
+            broker, ArchivedTallies(tasks={"mail": tally(0.1)}, taken_over=("ann",)), 0
+        )
+        assert not await write_archive(broker, ArchivedTallies(), 0), "somebody else was faster"
         assert (await read_stats(broker)).tasks["mail"].runs == 1
         await delete_tallies(broker, "ann")
         assert (await read_stats(broker)).tasks["mail"].runs == 1

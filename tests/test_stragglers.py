@@ -12,7 +12,7 @@ from crew import until
 from test_worker_processes import Site, alive, ends
 
 from dray.job import State
-from dray.stats import TaskStats
+from dray.stats.task_stats import TaskStats
 
 APP = '''
 import asyncio, os, time

@@ -18,13 +18,12 @@ from crew import lines, looking_into
 
 from dray.broker import Broker, connect
 from dray.broker.verbs import Beat, Cancel, Filter, Ids, Pause, Resume, Scope
+from dray.documents.worker_registry import WorkerInfo, read_workers
 from dray.job import Job, Outcome, OutcomeKind, State
-from dray.roster import WorkerInfo, read_workers
 from dray.settings import Settings
-from dray.worker.burst import nothing_left
-from dray.worker.executors import Launch
-from dray.worker.reload import Watch
-from dray.worker.supervisor import Supervisor, executors_of, run_worker
+from dray.worker.supervisor.executor_process import Launch
+from dray.worker.supervisor.supervisor import Supervisor, executors_of, run_worker
+from dray.worker.supervisor.watchers import CodeChanges, nothing_left
 
 PATIENCE = 30.0
 Test = Callable[..., Coroutine[Any, Any, None]]
@@ -433,7 +432,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(on_bench: OnBench) -> None:
 def test_an_executor_that_does_not_end_in_time_is_killed_and_its_jobs_freed(
     on_bench: OnBench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.worker.supervisor.MARGIN", 1.0)
+    monkeypatch.setattr("dray.worker.supervisor.supervisor.MARGIN", 1.0)
 
     async def test(bench: Bench) -> None:
         async with bench.working("stubborn", shutdown_grace=100, lease=60_000):
@@ -476,26 +475,26 @@ def test_a_burst_ends_when_nothing_is_left_and_waits_for_retries_but_not_for_wha
 def test_what_is_left_is_what_this_worker_could_run(on_bench: OnBench) -> None:
     async def test(bench: Bench) -> None:
         broker, known = bench.broker, Filter(frozenset({"ok"}))
-        assert await nothing_left(broker, ["default"], known)
+        assert await nothing_left(broker, ["default"].__contains__, known)
         await bench.put(("a", "strange"))
-        assert await nothing_left(broker, ["default"], known)
+        assert await nothing_left(broker, ["default"].__contains__, known)
         await bench.put(("b", "ok"))
-        assert not await nothing_left(broker, ["default"], known)
-        assert await nothing_left(broker, ["other"], known)
-        assert await nothing_left(broker, ["default"], Filter(frozenset({"ok"}), frozenset({1})))
+        assert not await nothing_left(broker, ["default"].__contains__, known)
+        assert await nothing_left(broker, ["other"].__contains__, known)
+        assert await nothing_left(broker, ["default"].__contains__, Filter(frozenset({"ok"}), frozenset({1})))
         await broker.edit(Scope("default"), Pause())
-        assert await nothing_left(broker, ["default"], known)
+        assert await nothing_left(broker, ["default"].__contains__, known)
         await broker.edit(Scope("default"), Resume())
         await broker.renew([Beat("s", 60_000)])
         (taken,) = await broker.take("s", 1, ["default"], known, 1)
-        assert not await nothing_left(broker, ["default"], known)
+        assert not await nothing_left(broker, ["default"].__contains__, known)
         later = time.time_ns() // 1_000_000 + 60_000
         retry = Outcome(id="b", run=taken.run, kind=OutcomeKind.RETRY, at=later)
         await broker.settle("s", [retry])
         assert await bench.state("b") is State.RETRYING
-        assert not await nothing_left(broker, ["default"], known)
+        assert not await nothing_left(broker, ["default"].__contains__, known)
         await broker.edit(Ids(("b",)), Cancel())
-        assert await nothing_left(broker, ["default"], known)
+        assert await nothing_left(broker, ["default"].__contains__, known)
 
     on_bench(test)
 
@@ -508,7 +507,7 @@ def test_a_watch_sees_changed_new_and_removed_python_files_and_skips_what_is_not
     (tmp_path / "env" / "pyvenv.cfg").touch()
     old = tmp_path / "pkg" / "old.py"
     old.write_text("1")
-    watch = Watch(tmp_path)
+    watch = CodeChanges(tmp_path)
     assert watch.changed() == []
     for folder in (".git", "node_modules", ".venv", "env"):
         (tmp_path / folder / "x.py").write_text("1")
@@ -523,8 +522,10 @@ def test_a_watch_sees_changed_new_and_removed_python_files_and_skips_what_is_not
 
 
 def test_with_reload_changed_code_starts_anew_and_broken_code_is_waited_out(
-    on_bench: OnBench, monkeypatch: pytest.MonkeyPatch
+    on_bench: OnBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, logger="dray.worker")
+
     async def test(bench: Bench) -> None:
         code = bench.folder / "shop.py"
         code.write_text("1")
@@ -542,7 +543,7 @@ def test_with_reload_changed_code_starts_anew_and_broken_code_is_waited_out(
             await bench.put(("a", "ok"))
             await bench.reaches("a", State.SUCCEEDED)
         assert len(bench.born()) == 6
-        assert any("shop.py changed" in said for said in bench.said)
+        assert "shop.py changed: executors start anew" in caplog.text
 
     on_bench(test)
 
@@ -558,7 +559,7 @@ def test_sessions_are_kept_alive_and_cancellations_passed_on(on_bench: OnBench) 
             await asyncio.sleep(2)  # more than two leases
             assert len(bench.runs("a")) == 1
             await bench.broker.edit(Ids(("a",)), Cancel())
-            await eventually(lambda: "1 Told" in lines(bench.folder / "heard"), "the word")
+            await eventually(lambda: "1 SessionNews" in lines(bench.folder / "heard"), "the word")
             (bench.folder / "let go").touch()
             await bench.reaches("a", State.CANCELLED)
 
@@ -574,7 +575,7 @@ def test_an_executor_whose_session_was_lost_goes_on_under_a_new_name(on_bench: O
             session = info.executors[0].session
             assert session is not None
             await bench.broker.release(session)
-            await eventually(lambda: "1 Lapsed" in lines(bench.folder / "heard"), "the word")
+            await eventually(lambda: "1 SessionLapsed" in lines(bench.folder / "heard"), "the word")
             await bench.begun("a", 2)
             (bench.folder / "let go").touch()
             await bench.reaches("a", State.SUCCEEDED)

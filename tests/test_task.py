@@ -245,6 +245,8 @@ GOOD: list[tuple[str, Any, str, Any]] = [
     ("timeout", timedelta(seconds=1.5), "timeout", 1500),
     ("ttl", "1h", "ttl", 3_600_000),
     ("ttl", 0, "ttl", None),
+    ("deadline", "1d", "deadline", 86_400_000),
+    ("deadline", None, "deadline", None),
     ("result_ttl", 0, "result_ttl", 0),
     ("once", "24h", "once", 86_400_000),
     ("once", 0, "once", None),
@@ -266,7 +268,7 @@ GOOD: list[tuple[str, Any, str, Any]] = [
 @pytest.mark.parametrize(("option", "value", "field", "stored"), GOOD)
 def test_each_option_reaches_the_job(app: App, option: str, value: Any, field: str, stored: Any) -> None:
     task = app.task(**{option: value})(named)
-    assert getattr(app.envelopes.of(task.call()), field) == stored
+    assert getattr(app.job_builder.build(task.call()), field) == stored
 
 
 def named() -> None: ...
@@ -287,6 +289,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("timeout", "soon", "seconds, a text like 30s"),
     ("timeout", float("nan"), "seconds, a text like 30s"),
     ("ttl", "x", "seconds, a text like 30s"),
+    ("deadline", 0, "above 0"),
+    ("deadline", True, "seconds, a text like 30s"),
     ("result_ttl", -5, "seconds, a text like 30s"),
     ("once", True, "seconds, a text like 30s"),
     ("rate_limit", "100", "a whole number per s, m, h or d"),
@@ -332,7 +336,7 @@ def test_a_backoff_function_is_kept_and_not_stored(app: App) -> None:
 
     task = app.task(backoff=slow)(named)
     assert task.backoff is slow
-    assert app.envelopes.of(task.call()).backoff is None
+    assert app.job_builder.build(task.call()).backoff is None
     assert app.task(name="b", backoff="fixed:5s")(named).backoff == Backoff.parse("fixed:5s")
 
 
@@ -349,7 +353,7 @@ def test_limit_keys_are_filled_from_the_call(app: App) -> None:
     @app.task(rate_limit="5/s", rate_key="c:{customer}", max_running=1, running_key="{order[id]}-{region}")
     def ship(customer: int, order: dict[str, int], region: str = "eu") -> None: ...
 
-    job = app.envelopes.of(ship.call(7, {"id": 3}))
+    job = app.job_builder.build(ship.call(7, {"id": 3}))
     assert (job.rate_key, job.running_key) == ("c:7", "3-eu")
 
 
@@ -505,12 +509,12 @@ def test_the_call_wins_over_the_task_and_the_task_over_the_settings() -> None:
     @app.task
     def plain() -> None: ...
 
-    job = app.envelopes.of(plain.call())
+    job = app.job_builder.build(plain.call())
     assert (job.queue, job.priority, job.retries, job.max_crashes, job.timeout) == ("default", 5, 7, 9, None)
-    job = app.envelopes.of(send.call())
+    job = app.job_builder.build(send.call())
     assert (job.queue, job.priority, job.retries, job.timeout) == ("email", 1, 5, 30_000)
     chosen = send.using(queue="q", priority="low", retries=0, timeout=0, ttl=0, once=0, tags=["y", "x"])
-    job = app.envelopes.of(chosen.call())
+    job = app.job_builder.build(chosen.call())
     assert (job.queue, job.priority, job.retries, job.ttl, job.once) == ("q", 9, 0, None, None)
     assert job.timeout is not None
     assert job.timeout > 10**12, "none to speak of"

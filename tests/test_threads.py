@@ -17,8 +17,8 @@ from workshop import Ends, judge_of, live_of, run, until
 from dray.app import App
 from dray.context import Context, current
 from dray.job import Outcome, OutcomeKind
-from dray.worker.live import Live, Why
-from dray.worker.threads import Threads
+from dray.worker.run.run_state import RunState, StopReason
+from dray.worker.run.threads import Threads
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def app() -> App:
     return App("t", broker="memory://")
 
 
-async def results(app: App, lives: list[Live], threads: Threads | None = None) -> list[Any]:
+async def results(app: App, lives: list[RunState], threads: Threads | None = None) -> list[Any]:
     pool, ends = threads or Threads(judge_of(app)), Ends()
     for live in lives:
         pool.start(live, ends)
@@ -164,8 +164,8 @@ def test_whatever_a_job_raises_the_thread_goes_on(app: App, error: type[BaseExce
 # interrupts
 
 
-def late(live: Live, why: Why = Why.TIMEOUT) -> None:
-    live.why, live.cancelled, live.overdue = why, True, True
+def late(live: RunState, why: StopReason = StopReason.TIMEOUT) -> None:
+    live.stop_reason, live.cancelled, live.overdue = why, True, True
 
 
 def test_a_loop_past_its_time_is_interrupted(app: App) -> None:
@@ -218,7 +218,7 @@ def test_a_cancelled_job_only_sees_that_it_should_stop_until_its_time_is_up(app:
             live = live_of(app, name)
             threads.start(live, ends)
             await until(started.is_set)
-            live.why, live.cancelled = Why.CANCELLED, True
+            live.stop_reason, live.cancelled = StopReason.CANCELLED, True
             threads.stop(live)
             assert (await ends.of(live)).kind is kind
         threads.close()

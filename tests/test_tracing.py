@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 from workshop import live_of
 
-from dray import App, Reject
+from dray import App, Context, Reject
 from dray.context import CURRENT
 from dray.job import Job, Taken
 from dray.worker.logs import ConsoleFormatter, JsonFormatter
@@ -192,7 +192,7 @@ def test_without_the_setting_nothing_is_sent_along() -> None:
     def say() -> None: ...
 
     assert app.tracing is None
-    assert app.envelopes.of(app.tasks["say"].call()).headers == {}
+    assert app.job_builder.build(app.tasks["say"].call()).headers == {}
     assert App("traced", broker="memory://", otel=True).tracing is not None
 
 
@@ -209,11 +209,47 @@ def test_a_failure_without_an_sdk_is_one_log_line_that_names_no_trace(
     with app.testing() as t:
         forge.enqueue()
         t.drain()
-    [record] = [record for record in caplog.records if "ended as dead" in record.getMessage()]
-    line = ConsoleFormatter().format(record)
+    [record] = [record for record in caplog.records if " is dead after " in record.getMessage()]
+    line, *traceback = ConsoleFormatter().format(record).splitlines()
     assert line.isprintable()
+    assert all(row.startswith("    ") and row.isprintable() for row in traceback)
     assert "bad\\n12:00" in line
     assert "trace" not in json.loads(JsonFormatter().format(record))
+
+
+def test_log_lines_of_middleware_say_which_job_also_where_they_name_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, lines = App("traced", broker="memory://"), []
+    caplog.set_level(logging.INFO)
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    handler, log = Lines(), logging.getLogger("shop.middleware")
+    handler.setFormatter(ConsoleFormatter())
+    log.addHandler(handler)
+
+    @app.middleware
+    async def around(ctx: Context, call_next: Callable[[], Awaitable[object]]) -> object:
+        log.info("begins")
+        try:
+            return await call_next()
+        finally:
+            log.info("ends %s", ctx.job.id)
+
+    @app.task
+    def greet() -> None: ...
+
+    try:
+        with app.testing() as t:
+            job = greet.enqueue()
+            t.drain()
+    finally:
+        log.removeHandler(handler)
+    assert len(lines) == 2
+    assert all(line.endswith(f"(greet, job {job.id}, attempt 1)") for line in lines)
 
 
 def test_log_lines_from_inside_a_job_say_which_job_and_trace(spans: Spans) -> None:

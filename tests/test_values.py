@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dray import values
+from dray.codec import values
 from dray.errors import DecodeError, EncodeError
 
 ZONES: list[tzinfo | None] = [

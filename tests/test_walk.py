@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from walk import Coverage, Mismatch, Script, Side, op, replay, shrink, side, walk
+from walk.generate import WEIGHTS
+from walk.script import show
 
 from dray.broker.memory import MemoryBroker
-from dray.broker.memory.world import Kept, World
+from dray.broker.memory.store import JobEntry, JobStore
 from dray.broker.verbs import Accepted, Beat, Broker, DocWrite, Filter, Heard, Interest, Ref, Wake
 from dray.errors import DrayError
 from dray.job import Job, Outcome, OutcomeKind, Settled, Taken, Verdict
 from dray.policy import Retention
-from dray.testing.walk import Coverage, Mismatch, Script, Side, op, replay, shrink, side, walk
-from dray.testing.walk.generate import WEIGHTS
-from dray.testing.walk.script import show
 
 MEMORY = side("memory://")
 SEEDS = 150
@@ -50,32 +50,32 @@ def test_every_transition_that_can_happen_does() -> None:
 class KeyFreedEarly(MemoryBroker):
     """The key of a job is free as soon as it runs, instead of when it ends."""
 
-    def _start(self, kept: Kept, session: str, now: int) -> None:
+    def _start(self, kept: JobEntry, session: str, now: int) -> None:
         super()._start(kept, session, now)
-        self._world.keys.pop((kept.job.queue, kept.job.key or ""), None)
+        self._store.keys.pop((kept.job.queue, kept.job.key or ""), None)
 
 
 class LastComeFirstServed(MemoryBroker):
     """Among equals the newest goes first."""
 
-    def _put(self, job: Job, now: int) -> Accepted:
-        line = self._world.queue(job.queue).line
+    def _put_job(self, job: Job, now: int) -> Accepted:
+        line = self._store.queue(job.queue).line
         line._numbers -= 2
-        return super()._put(job, now)
+        return super()._put_job(job, now)
 
 
 class AlreadyIsRefused(MemoryBroker):
     """A repeated settle looks like one of a run that was taken over."""
 
-    def _settle(self, session: str, outcome: Outcome, now: int) -> Settled:
-        settled = super()._settle(session, outcome, now)
+    def _settle_run(self, session: str, outcome: Outcome, now: int) -> Settled:
+        settled = super()._settle_run(session, outcome, now)
         return settled if settled.verdict is Verdict.ACCEPTED else Settled(Verdict.REFUSED, settled.state)
 
 
 class CrashesCountTwice(MemoryBroker):
     """One crash too many is counted."""
 
-    def _conclude(self, kept: Kept, outcome: Outcome, now: int) -> None:
+    def _conclude(self, kept: JobEntry, outcome: Outcome, now: int) -> None:
         if outcome.kind is OutcomeKind.CRASHED:
             kept.crashes += 1
         super()._conclude(kept, outcome, now)
@@ -95,7 +95,7 @@ class ForgetsTakes(MemoryBroker):
         now: int | None = None,
     ) -> list[Taken]:
         taken = await super().take(session, request, queues, filter, want, now=now)
-        self._world.sessions[session].reply = []
+        self._store.sessions[session].reply = []
         return taken
 
 
@@ -113,10 +113,10 @@ class OverwritesDocuments(MemoryBroker):
 
     def __init__(self, retention: Retention, clock: Callable[[], int]) -> None:
         super().__init__(retention=retention, clock=clock)
-        self._world = _CarelessWorld(retention)
+        self._store = _CarelessStore(retention)
 
 
-class _CarelessWorld(World):
+class _CarelessStore(JobStore):
     def write_doc(self, write: DocWrite, now: int) -> bool:
         expected = write.expect_version or None
         careless = DocWrite(kind=write.kind, name=write.name, value=write.value, ttl=write.ttl)
@@ -126,8 +126,8 @@ class _CarelessWorld(World):
 class KeepsQuietAboutCancels(MemoryBroker):
     """A session does not hear that its runs should stop."""
 
-    def _renew(self, beat: Beat, now: int) -> Heard:
-        heard = super()._renew(beat, now)
+    def _renew_session(self, beat: Beat, now: int) -> Heard:
+        heard = super()._renew_session(beat, now)
         return Heard(heard.opened, heard.epoch, heard.lost)
 
 
@@ -235,9 +235,9 @@ def test_work_that_wait_does_not_see_is_reported() -> None:
     assert "there is no work" in wrong.what
 
 
-def test_the_command_walks_and_replays(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dray.testing.walk", "--steps", "20"]
+def test_the_command_walks_and_replays() -> None:
+    command, folder = [sys.executable, "-m", "walk", "--steps", "20"], Path(__file__).parent
     for more in (["--seed", "3"], ["--seconds", "0.2", "--coverage"]):
-        done = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, *more], cwd=folder, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "agree" in done.stdout

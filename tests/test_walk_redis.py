@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from redis_server import need, running
-
-from dray.testing.walk import shrink, side, walk
+from walk import shrink, side, walk
 
 MEMORY = side("memory://")
 SECONDS = float(os.environ.get("DRAY_WALK_SECONDS", "8"))

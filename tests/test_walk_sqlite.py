@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from walk import Script, op, replay, shrink, side, walk
 
 from dray.broker.verbs import Beat, Filter
 from dray.job import Job, Outcome, OutcomeKind
 from dray.policy import Retention
-from dray.testing.walk import Script, op, replay, shrink, side, walk
 
 MEMORY = side("memory://")
 SECONDS = float(os.environ.get("DRAY_WALK_SECONDS", "8"))

@@ -15,13 +15,14 @@ from by_hand import Hand, Say
 from redis_server import Server, running
 
 from dray import App, Why
-from dray.broker.verbs import Beat, Ids, Report, Speculate, run_blocking
-from dray.durations import Sketch
+from dray.broker.memory import MemoryBroker
+from dray.broker.verbs import Beat, Ids, ProgressReport, Speculate, run_blocking
+from dray.documents.worker_registry import ExecutorInfo, WorkerInfo, write_worker
 from dray.job import Job, Progress, Record, State
-from dray.roster import ExecutorInfo, WorkerInfo, write_worker
-from dray.stats import KIND, Tally, WorkerTallies
-from dray.why import CODES
-from dray.why.line import jobs_ahead
+from dray.stats.sketch import Sketch
+from dray.stats.tallies import KIND, Tally, WorkerTallies
+from dray.why import CODES, explain
+from dray.why.position import jobs_ahead
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ def test_retrying(app: App, send: Any, say: Say, hand: Hand) -> None:
 
 def test_waiting_for_other_jobs(app: App, send: Any, say: Say, hand: Hand) -> None:
     first = send.enqueue()
-    job = type(app.envelopes.of(send.call()))(id="second", task="send", waits_for=(first.id,))
+    job = type(app.job_builder.build(send.call()))(id="second", task="send", waits_for=(first.id,))
     run_blocking(hand.broker.put([job]))
     why = told(say(app.job("second").why), "waits_for_jobs", "1 other job to succeed", f"{first.id} (ready)")
     assert why.details == {"waits_for": [first.id], "states": {first.id: "ready"}}
@@ -126,9 +127,10 @@ def test_running_and_stopping(app: App, send: Any, say: Say, hand: Hand) -> None
     assert why.details["worker"] == "hand"
     worker(hand, "hand", seen=app.now() + 60_000)
     told(say(job.why), "running", "heard of just now")
-    report = Report(job.id, taken.run, Progress(3, 4, "pages"))
+    report = ProgressReport(job.id, taken.run, Progress(3, 4, "pages", {"failed": [7]}))
     run_blocking(hand.broker.renew([Beat(hand.session, 60_000, (report,))]))
-    told(say(job.why), "running", "at 3 of 4 pages")
+    why = told(say(job.why), "running", 'at 3 of 4 pages {"failed":[7]}')
+    assert why.details["progress"] == {"done": 3, "total": 4, "note": "pages", "data": {"failed": [7]}}
     job.cancel("enough")
     why = told(say(job.why), "stopping", "asked to stop (enough)")
     assert why.details["cancel"] == "enough"
@@ -187,6 +189,19 @@ def test_ready_without_a_worker_for_it(app: App, send: Any, say: Say, hand: Hand
     worker(hand, "w3", tasks=())
     told(say(newer.why), "workers_starting", "w3")
     told(say(send.using(priority="high").enqueue().why), "in_line")
+
+
+def test_patterns_and_dedicated_queues_count(hand: Hand, app: App, send: Any, say: Say) -> None:
+    worker(hand, queues=("tenant-*",), dedicated=("tenant-gpu",), tasks=("send",))
+    assert say(send.using(queue="tenant-1").enqueue().why).code == "in_line"
+    told(say(send.using(queue="other").enqueue().why), "no_worker_for_queue", "served are: tenant-*")
+    lost = say(send.using(queue="tenant-gpu").enqueue().why)
+    told(lost, "no_worker_for_queue", "it is dedicated, so that only workers that list it serve it")
+    assert lost.details["dedicated"] is True
+    worker(hand, "w2", queues=("tenant-gpu",), tasks=("send",))
+    assert say(send.using(queue="tenant-gpu").enqueue().why).code == "in_line"
+    worker(hand, "w3", queues=(), tasks=())
+    told(say(send.using(queue="other").enqueue().why), "workers_starting", "w3")
 
 
 def test_ready_but_paused(app: App, send: Any, say: Say, hand: Hand) -> None:
@@ -300,6 +315,21 @@ def test_in_line_after_a_worker_died(app: App, send: Any, say: Say, hand: Hand) 
     run_blocking(hand.broker.release(hand.session))
     worker(hand)
     assert told(say(job.why), "in_line", "its worker died").details["suspect"] is True
+
+
+def test_a_deadline_before_and_after_it_has_passed() -> None:
+    clock = 1_000_000_000_000
+    broker = MemoryBroker("shop", clock=lambda: clock)
+    run_blocking(broker.put([Job(id="slow", task="send", deadline=60_000)]))
+    why = told(
+        run_blocking(explain(broker, "slow")), "no_workers", "; its deadline is 2001-09-09 01:47:40 UTC"
+    )
+    assert why.details["deadline_at"] == "2001-09-09T01:47:40+00:00"
+    clock += 60_000
+    run_blocking(broker.sweep())
+    why = told(run_blocking(explain(broker, "slow")), "dead", "deadline: it was not finished in time;")
+    assert why.details["kind"] == "deadline"
+    assert "deadline_at" not in why.details
 
 
 def test_groups_take_turns_in_the_position_too() -> None:

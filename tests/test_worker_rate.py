@@ -17,17 +17,17 @@ from dray.app import App
 from dray.broker.verbs import Query
 from dray.job import State
 from dray.policy import Rate
-from dray.worker.pace import Pace
+from dray.worker.shared_memory import WorkerRate
 
 
 @pytest.fixture
-def pace() -> Iterator[Pace]:
-    pace = Pace.make("2/h+3")
+def pace() -> Iterator[WorkerRate]:
+    pace = WorkerRate.make("2/h+3")
     yield pace
     pace.close()
 
 
-def test_what_was_reserved_counts_and_what_was_given_back_does_not(pace: Pace) -> None:
+def test_what_was_reserved_counts_and_what_was_given_back_does_not(pace: WorkerRate) -> None:
     assert pace.wait() == math.inf
     assert (pace.available(), pace.reserve(2), pace.available()) == (3, 2, 1)
     assert pace.reserve(9) == 1
@@ -38,7 +38,7 @@ def test_what_was_reserved_counts_and_what_was_given_back_does_not(pace: Pace) -
     assert pace.available() == 2
 
 
-def test_whoever_is_in_the_way_costs_a_try_and_no_waiting(pace: Pace) -> None:
+def test_whoever_is_in_the_way_costs_a_try_and_no_waiting(pace: WorkerRate) -> None:
     forking = multiprocessing.get_context("fork")
     holds, let_go = forking.Event(), forking.Event()
     other = forking.Process(target=_hold, args=(pace.fd, holds, let_go))
@@ -67,9 +67,9 @@ def test_an_executor_keeps_to_the_pace_and_uses_it(tmp_path: Path) -> None:
     async def quick() -> None: ...
 
     async def main() -> list[int]:
-        broker, pace = await app.connect(), Pace.make("40/s+2")
-        await broker.put([app.envelopes.of(quick.call()) for _ in range(30)])
-        async with at_work(app, broker, pace=pace):
+        broker, pace = await app.connect(), WorkerRate.make("40/s+2")
+        await broker.put([app.job_builder.build(quick.call()) for _ in range(30)])
+        async with at_work(app, broker, rate=pace):
             await until(lambda: _done(app) == 30)
         records = (await broker.find(Query(state=State.SUCCEEDED), limit=100)).records
         pace.close()

@@ -8,7 +8,14 @@ from typing import Any
 
 from dray.broker import Broker
 from dray.broker.memory import MemoryBroker
-from dray.roster import KIND, ExecutorInfo, WorkerInfo, delete_worker, read_workers, write_worker
+from dray.documents.worker_registry import (
+    KIND,
+    ExecutorInfo,
+    WorkerInfo,
+    delete_worker,
+    read_workers,
+    write_worker,
+)
 
 INFO = WorkerInfo(
     id="host-1-abc",

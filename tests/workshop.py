@@ -18,12 +18,13 @@ from dray.broker.verbs import Broker
 from dray.errors import BrokerAway
 from dray.job import Job, Outcome, Progress, Record, Taken
 from dray.worker.channel import Message
-from dray.worker.children import Children
-from dray.worker.executor import Executor
-from dray.worker.live import Live
-from dray.worker.run import Judge
-from dray.worker.runners import OnLoop, Runners
-from dray.worker.threads import Threads
+from dray.worker.executor.executor import Executor
+from dray.worker.run.child_pool import ChildPool
+from dray.worker.run.child_process import spawner
+from dray.worker.run.outcome import Judge
+from dray.worker.run.perform import OnLoop, Runners
+from dray.worker.run.run_state import RunState
+from dray.worker.run.threads import Threads
 
 T = TypeVar("T")
 NOW = 1_700_000_000_000
@@ -52,13 +53,13 @@ class Host:
         self.beats = 0
         self.away: list[bool] = []
 
-    def reported(self, live: Live, progress: Progress) -> None:
+    def reported(self, live: RunState, progress: Progress) -> None:
         self.progress.append(progress)
 
-    def beaten(self, live: Live) -> None:
+    def beaten(self, live: RunState) -> None:
         self.beats += 1
 
-    def waits(self, live: Live, begins: bool) -> None:
+    def waits(self, live: RunState, begins: bool) -> None:
         self.away.append(begins)
 
 
@@ -68,26 +69,37 @@ def judge_of(app: App) -> Judge:
 
 def live_of(
     app: App, name: str, *args: Any, attempt: int = 1, host: Host | None = None, **fields: Any
-) -> Live:
+) -> RunState:
     """A run of one call, as an executor makes it."""
-    job: Job = app.envelopes.of(app.tasks[name].call(*args))
+    job: Job = app.job_builder.build(app.tasks[name].call(*args))
     taken = Taken(msgspec.structs.replace(job, **fields) if fields else job, 1, attempt)
-    return Live(host or Host(app), app.tasks[name], taken, (job.id, 1), 1.5)
+    return RunState(host or Host(app), app.tasks[name], taken, (job.id, 1), 1.5)
 
 
 class Ends:
     """Collects what runs come to."""
 
     def __init__(self) -> None:
-        self.outcomes: dict[Live, Outcome] = {}
+        self.outcomes: dict[RunState, Outcome] = {}
 
-    def __call__(self, live: Live, outcome: Outcome) -> None:
+    def __call__(self, live: RunState, outcome: Outcome) -> None:
         assert live not in self.outcomes, "it ended twice"
         self.outcomes[live] = outcome
 
-    async def of(self, live: Live, seconds: float = PATIENCE) -> Outcome:
+    async def of(self, live: RunState, seconds: float = PATIENCE) -> Outcome:
         await until(lambda: live in self.outcomes, seconds)
         return self.outcomes[live]
+
+
+async def call_here(live: RunState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a plain function on the event loop, without a thread."""
+    return live.task.function(*args, **kwargs)
+
+
+def on_loop_only(judge: Judge) -> Runners:
+    """Everything on the event loop, also plain functions."""
+    runner = OnLoop(judge, call_here)
+    return Runners(runner, runner, runner)
 
 
 def with_threads(judge: Judge) -> Runners:
@@ -99,7 +111,7 @@ def with_threads(judge: Judge) -> Runners:
 def with_children(app: str, folder: Path, settings: Any) -> Callable[[Judge], Runners]:
     def make(judge: Judge) -> Runners:
         threads = Threads(judge)
-        children = Children(judge, app, settings, folder)
+        children = ChildPool(judge, spawner(app, settings, folder))
         return Runners(OnLoop(judge, threads.call, threads), threads, children)
 
     return make
@@ -111,7 +123,7 @@ async def at_work(
     broker: Broker | None = None,
     *,
     runners: Callable[[Judge], Runners] = with_threads,
-    say: Callable[[Message], None] | None = None,
+    send: Callable[[Message], None] | None = None,
     name: str = "w/1",
     grace: int = 0,
     **options: Any,
@@ -126,7 +138,7 @@ async def at_work(
         runners=runners,
         clock=lambda: time.time_ns() // 1_000_000,
         random=random.Random(7).random,
-        say=say,
+        send=send,
         **options,
     )
     running = asyncio.create_task(executor.run())
@@ -136,6 +148,9 @@ async def at_work(
         if not running.done():
             executor.stop(grace)
         await asyncio.wait_for(running, PATIENCE)
+        if isinstance(pool := executor._runners.in_children, ChildPool):
+            # A loop that is closed before the end of a killed child is noticed leaks its socket.
+            await until(lambda: not pool.children)
         if broker is None:
             await own.close()
         app.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.lateness.app import PAIR
 from bench.measure import percentile
 from dray import App, Call
-from dray.client import Link
+from dray.client.link import Link
 
 CHUNK = 5_000
 URGENT_EVERY = 0.05

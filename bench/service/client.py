@@ -18,7 +18,7 @@ from bench.service import crowd
 from bench.service.wire import connect, request
 from dray import App
 from dray.serve.rpc import dray_pb2 as pb
-from dray.worker.loops import new_event_loop
+from dray.worker.process import new_event_loop
 
 Spec = dict[str, Any]
 Turn = Callable[[], Awaitable[None]]

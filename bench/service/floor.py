@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dray.worker.loops import new_event_loop
+from dray.worker.process import new_event_loop
 
 
 async def _empty(request: Request) -> Response:

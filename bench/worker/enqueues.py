@@ -14,7 +14,7 @@ from bench.sqlite.store import Supply, copy
 from bench.worker.drains import BARE, DRAY, PAYLOAD, fill
 from bench.worker.plan import Plan
 from dray import App
-from dray.codec import Codecs
+from dray.codec.payload import Codecs
 
 PUT = "put"
 """The verb alone, without the API above it."""

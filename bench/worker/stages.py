@@ -17,11 +17,11 @@ from bench.worker.drains import PAYLOAD, fill
 from bench.worker.plan import Plan
 from dray import App
 from dray.broker.verbs import Broker
-from dray.worker.channel import Idle, Message
-from dray.worker.executor import Executor
-from dray.worker.run import Judge
-from dray.worker.runners import OnLoop, Runners
-from dray.worker.threads import Threads
+from dray.worker.channel import Message, RunCounts
+from dray.worker.executor.executor import Executor
+from dray.worker.run.outcome import Judge
+from dray.worker.run.perform import OnLoop, Runners
+from dray.worker.run.threads import Threads
 
 TOP = 14
 
@@ -49,7 +49,7 @@ def _stage(plan: Plan, folder: Path, name: str, task: str) -> Stage:
     app = _app(path)
     spent: dict[str, float] = {"take": 0.0, "settle": 0.0}
     before = time.process_time()
-    asyncio.run(_drain(app, spent))
+    asyncio.run(_drain(app, spent, plan.jobs))
     whole = (time.process_time() - before) / plan.jobs * 1e6
     take, settle = (spent[verb] / plan.jobs * 1e6 for verb in ("take", "settle"))
     decode = _decoding(app, task, plan.jobs)
@@ -67,7 +67,7 @@ def profile(plan: Plan, folder: Path) -> str:
     recorded = cProfile.Profile()
     app = _app(path)
     recorded.enable()
-    asyncio.run(_drain(app, {}))
+    asyncio.run(_drain(app, {}, plan.jobs))
     recorded.disable()
     text = io.StringIO()
     pstats.Stats(recorded, stream=text).strip_dirs().sort_stats("tottime").print_stats(TOP)
@@ -88,8 +88,8 @@ def _app(path: Path) -> App:
     return app
 
 
-async def _drain(app: App, spent: dict[str, float]) -> None:
-    """A bare executor, without supervisor, until nothing is left."""
+async def _drain(app: App, spent: dict[str, float], jobs: int) -> None:
+    """A bare executor, without supervisor, until all jobs have run."""
     broker = await app.connect()
     for verb in spent:
         setattr(broker, verb, _timed(broker, verb, spent))
@@ -99,7 +99,7 @@ async def _drain(app: App, spent: dict[str, float]) -> None:
         return Runners(OnLoop(judge, threads.call, threads), threads, threads)
 
     def hear(message: Message) -> None:
-        if isinstance(message, Idle) and message.idle:
+        if isinstance(message, RunCounts) and message.succeeded + message.failed >= jobs:
             executor.stop(0)
 
     executor = Executor(
@@ -111,7 +111,7 @@ async def _drain(app: App, spent: dict[str, float]) -> None:
         clock=app.clock,
         random=random.random,
         burst=True,
-        say=hear,
+        send=hear,
     )
     await executor.run()
     await broker.close()

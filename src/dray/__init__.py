@@ -1,10 +1,34 @@
 """dray: a distributed task queue for Python.
 
-`import dray` stays light: what needs an event loop or a database is loaded when it is first asked for.
+`import dray` stays light: modules that need an event loop or a database are loaded at first use.
+
+The rooms, from the ground up. Each imports only from rooms above it in this list:
+
+    errors passwords early_signals   every error as one tree; logins hidden in URLs; signals while importing
+    retry_pauses                     the pauses between tries of something that failed
+    duration job policy options      lengths of time; a job; its backoff and rate; the table of its options
+    codec/                           calls, values and results as bytes
+    settings/                        the settings, their sources and allowed values
+    broker/                          where jobs live: the verbs, in memory, on SQLite, on Redis
+    documents/ stats/                documents of the broker: workers, queues, repairs; counts, durations
+    context task info                a running job; a task and its calls; the description of a job
+    client/ why/                     from an app to its broker, blocking and awaited; why a job does not run
+    handle                           the handle of a job: result, state, cancel, retry
+    admin/                           the parts of an app for operators: jobs, queues, workers, API keys
+    schedules/                       cron and interval rules, and the jobs they make
+    discovery app loading            modules that hold tasks; the app; the app that a command names
+    observe/                         metrics in the format of Prometheus
+    worker/                          the supervisor, its executors, their runs, the duties
+    serve/                           HTTP and gRPC
+    testing/                         `app.testing()`, the pytest plugin, the conformance suite
+    cli/ demo/                       the command `dray`, and its tour
 """
 
 from __future__ import annotations
 
+from dray import early_signals as _early_signals  # noqa: F401 (first: later imports take a while)
+
+# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -32,9 +56,11 @@ from dray.errors import (
     JobNotFound,
     JobStopped,
     JobTimeout,
+    LastAdminKey,
     LeaseLost,
     NewerLayout,
     NewerVersion,
+    NoResult,
     QueueFull,
     ResultGone,
     ScheduleExists,
@@ -46,6 +72,7 @@ from dray.errors import (
     UnknownDependency,
     UnknownTask,
     UnknownTaskWarning,
+    WorkerSilent,
     WouldBlock,
 )
 from dray.job import State
@@ -53,13 +80,12 @@ from dray.job import State
 if TYPE_CHECKING:
     from dray.app import App
     from dray.broker import Broker, connect
-    from dray.call import Call
-    from dray.codec import Codecs
+    from dray.codec.payload import Codecs
     from dray.context import Context, Reject, Retry, current
     from dray.handle import JobHandle, aas_completed, agather, as_completed, gather
     from dray.info import JobInfo
-    from dray.schedules import ScheduleInfo
-    from dray.task import Task
+    from dray.schedules.api import ScheduleInfo
+    from dray.task import Call, Task
     from dray.why import Why
 
 __version__ = "0.1.0.dev0"
@@ -95,9 +121,11 @@ __all__ = [
     "JobNotFound",
     "JobStopped",
     "JobTimeout",
+    "LastAdminKey",
     "LeaseLost",
     "NewerLayout",
     "NewerVersion",
+    "NoResult",
     "QueueFull",
     "Reject",
     "ResultGone",
@@ -115,6 +143,7 @@ __all__ = [
     "UnknownTask",
     "UnknownTaskWarning",
     "Why",
+    "WorkerSilent",
     "WouldBlock",
     "__version__",
     "aas_completed",
@@ -129,16 +158,16 @@ _LAZY = {
     "App": "dray.app",
     "Broker": "dray.broker",
     "connect": "dray.broker",
-    "Call": "dray.call",
-    "Codecs": "dray.codec",
+    "Call": "dray.task",
+    "Codecs": "dray.codec.payload",
     **dict.fromkeys(("Context", "Reject", "Retry", "current"), "dray.context"),
     **dict.fromkeys(("JobHandle", "aas_completed", "agather", "as_completed", "gather"), "dray.handle"),
     "JobInfo": "dray.info",
-    "ScheduleInfo": "dray.schedules",
+    "ScheduleInfo": "dray.schedules.api",
     "Task": "dray.task",
     "Why": "dray.why",
 }
-"""What needs an event loop, or more than the facts: loaded when it is first asked for."""
+"""Names that are loaded at first use."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""An app: tasks under one name, on one broker. What users make first and hold on to."""
+"""An app: tasks under one name, on one broker. It is the first object that users make."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from inspect import isasyncgenfunction, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
+from dray.admin.api_keys import ApiKeys
+from dray.admin.dead import Dead
+from dray.admin.events import Events
+from dray.admin.external import External
+from dray.admin.jobs import Jobs
+from dray.admin.queues import Queues
+from dray.admin.workers import Workers
 from dray.broker import Broker
 from dray.broker.verbs import Accepted
-from dray.call import PLAIN, Call, CallOptions, Durability, Using, read_options
-from dray.client import Client, Link, forbid_on_worker_loop, opener, while_waiting
-from dray.codec import Codecs
+from dray.client.client import Client, opener
+from dray.client.enqueue_middleware import EnqueueMiddleware, send_many_through, send_through
+from dray.client.job_builder import JobBuilder
+from dray.client.link import Link, forbid_on_worker_loop, while_waiting
+from dray.client.sync_async import sync_and_async
+from dray.codec.payload import Codecs
 from dray.context import Context
-from dray.declaring import Declaring
-from dray.enqueuing import EnqueueMiddleware, through, through_many
-from dray.envelope import Envelopes
+from dray.discovery import import_below
 from dray.errors import (
     DrayError,
     DuplicateJob,
@@ -29,42 +37,40 @@ from dray.errors import (
     QueueFull,
     UnknownTaskWarning,
 )
-from dray.external import External
-from dray.feed import Events
 from dray.handle import JobHandle
 from dray.job import Job, check_name
-from dray.keys import Keys
-from dray.operate import Dead, Jobs, Queues, Workers
-from dray.schedules import Schedules
+from dray.options import Durability, TaskSettings, Using, read_options
+from dray.schedules.api import Schedules
+from dray.schedules.decorators import ScheduleDecorators
 from dray.settings import Loaded, Settings, load
-from dray.stats import Stats, read_stats
-from dray.task import CoroutineTask, PlainTask, Task, TaskSettings, is_async
-from dray.twins import awaits, blocks
+from dray.stats.arrivals import read_arrivals
+from dray.stats.task_stats import Stats, read_stats, with_arrivals
+from dray.task import Call, CoroutineTask, PlainTask, Task, is_async
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from dray.client.tracing import Tracing
     from dray.testing.harness import Harness
-    from dray.tracing import Tracing
 
 P = ParamSpec("P")
 R = TypeVar("R")
 RunMiddleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Lifespan = Callable[..., AbstractAsyncContextManager[Any]]
-PATIENT: ContextVar[bool] = ContextVar("dray_patient", default=True)
-"""Whether an enqueue may wait for room; a server's may not, lest one full queue takes up all its requests."""
 _FULL_PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5)
 """Seconds between tries to enter a full queue whose overflow rule is to wait."""
 _LONGEST_PAUSE = 1.0
-"""Seconds after which whoever waits for a slow rate looks whether it was changed."""
+"""Seconds between tries at a slow enqueue rate at most: the rate may have been raised."""
 _REFUSED = frozenset({"full", "limited"})
+_MAY_WAIT: ContextVar[bool] = ContextVar("dray_may_wait", default=True)
+"""False during a `submit` that must not wait for room, and in everything that its middleware enqueues."""
 
 
-class _Nobody:
-    """For type checkers: no parameter is annotated with it, so only one that takes anything takes it."""
+class _Unrelated:
+    """For type checkers: no parameter is annotated with it, so only a parameter of type Any accepts it."""
 
 
-class App(Declaring):
+class App(ScheduleDecorators):
     """Tasks, a broker, and everything that can be done with both.
 
         app = App("shop")                                        # the embedded broker, nothing to install
@@ -85,11 +91,11 @@ class App(Declaring):
         self.tasks: dict[str, Task[..., Any]] = {}
         self.run_middleware: tuple[RunMiddleware, ...] = ()
         self.enqueue_middleware_chain: tuple[EnqueueMiddleware, ...] = ()
-        self.envelopes = Envelopes(self)
-        self.client = Client(self._opener())
+        self.job_builder = JobBuilder(self)
+        self.client = Client(self._opener(), self.settings.broker_url)
         self.clock: Callable[[], int] = self._broker_time
         self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
-        self.events, self.keys, self.external = Events(self), Keys(self), External(self)
+        self.events, self.keys, self.external = Events(self), ApiKeys(self), External(self)
         self.schedules, self.declarations = Schedules(self), {}
         self._lifespan: Lifespan | None = None
         self.tracing: Tracing | None = None
@@ -101,15 +107,15 @@ class App(Declaring):
 
     # tasks
 
-    # The first overload that fits counts. A first parameter that takes anything would pass for a Context,
-    # which callers do not give: such tasks are told apart by a class that nobody asks for, and go unchecked.
-    # And an async function is also a plain one that returns a coroutine.
+    # The first overload that fits counts. A first parameter of type Any would pass for a Context, which
+    # callers do not give: `_Unrelated` finds such tasks, and their calls go unchecked. Async comes before
+    # plain, because an async function is also a plain one that returns a coroutine.
     @overload
     def task(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[_Nobody, P], Coroutine[Any, Any, R]], /
+        self, function: Callable[Concatenate[_Unrelated, P], Coroutine[Any, Any, R]], /
     ) -> CoroutineTask[..., R]: ...
     @overload
-    def task(self, function: Callable[Concatenate[_Nobody, P], R], /) -> PlainTask[..., R]: ...
+    def task(self, function: Callable[Concatenate[_Unrelated, P], R], /) -> PlainTask[..., R]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
@@ -154,8 +160,17 @@ class App(Declaring):
         task = self.tasks[chosen] = kind(self, chosen, function, settings)
         return task
 
+    def autodiscover(self, *packages: str, module: str = "tasks") -> list[str]:
+        """Import every module named `tasks` in these packages and below: `app.autodiscover("proj")`.
+
+        Packages without one are fine; an error inside one is raised. Returns the names of the modules.
+        """
+        if not packages:
+            raise InvalidInput("packages", packages, 'name at least one: app.autodiscover("proj")')
+        return [name for package in packages for name in import_below(package, module)]
+
     def lifespan(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """An async context manager around each worker process's life; what it yields is `ctx.state`.
+        """An async context manager around the life of each executor process; it yields `ctx.state`.
 
         @app.lifespan
         async def resources(app):
@@ -170,7 +185,7 @@ class App(Declaring):
         return function
 
     def open_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """The user's lifespan, to be entered where jobs run; yields None if there is none."""
+        """The user's lifespan, entered by each executor; yields None if there is none."""
         if self._lifespan is None:
             return nullcontext()
         takes_app = len(signature(self._lifespan).parameters) > 0
@@ -192,30 +207,30 @@ class App(Declaring):
         The setting `otel` does the same. Without a provider, the one that the SDK set for the whole process.
         """
         try:
-            kind: type[Tracing] = import_module("dray.tracing").Tracing  # who traces pays for it
+            kind: type[Tracing] = import_module("dray.client.tracing").Tracing
         except ImportError as error:
             raise DrayError("tracing needs OpenTelemetry: pip install 'dray[otel]'") from error
         self.tracing = kind(provider)
 
     # enqueue
 
-    def using(self, **options: Unpack[Using]) -> Named:
+    def using(self, **options: Unpack[Using]) -> CallsByName:
         """Options for a call by name: `app.using(delay=60).enqueue("email.send", "a@x.org")`."""
-        return Named(self, read_options(options))
+        return CallsByName(self, read_options(options))
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
         """A call by name, as a value."""
-        return self._named(name, args, kwargs, PLAIN)
+        return self._call_by_name(name, args, kwargs, {})
 
     def enqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue by name. A task this process does not know is left to workers that do."""
-        return self.submit(self._named(name, args, kwargs, PLAIN))
+        return self.submit(self._call_by_name(name, args, kwargs, {}))
 
     async def aenqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return await self.asubmit(self._named(name, args, kwargs, PLAIN))
+        return await self.asubmit(self._call_by_name(name, args, kwargs, {}))
 
-    def _named(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions
+    def _call_by_name(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
     ) -> Call[Any]:
         if isinstance(name, Task):
             name = name.name
@@ -231,13 +246,24 @@ class App(Declaring):
             )
         return Call(name, args, kwargs, options)
 
-    async def _submit(self, link: Link, call: Call[R]) -> JobHandle[R]:
-        """Enqueue one call."""
+    async def _submit(self, link: Link, call: Call[R], *, wait_for_room: bool = True) -> JobHandle[R]:
+        """Enqueue one call. `wait_for_room=False`: neither it nor its middleware waits for a full queue."""
+        if wait_for_room:
+            return await self._send(link, call)
+        before = _MAY_WAIT.set(False)
+        try:
+            return await self._send(link, call)
+        finally:
+            _MAY_WAIT.reset(before)
+
+    async def _send(self, link: Link, call: Call[R]) -> JobHandle[R]:
         if not isinstance(call, Call):
             raise _no_call(call)
         if self.enqueue_middleware_chain:
-            return await through(self, link, call)
-        return await self.put_one(link, call)
+            return await send_through(self, link, call)
+        if self.tracing is not None:
+            return await self.put_one(link, call)
+        return await self._put_one(link, call, None)
 
     async def _enqueue_many(self, link: Link, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Enqueue many calls at once; up to 1,000 are one atomic step. Handles come in the calls' order.
@@ -252,83 +278,89 @@ class App(Declaring):
             if not isinstance(call, Call):
                 raise _no_call(call)
         if self.enqueue_middleware_chain:
-            return await through_many(self, link, calls)
-        return self.together(await self.put_each(link, calls))
+            return await send_many_through(self, link, calls)
+        return self.handles_or_raise(await self.put_each(link, calls))
 
-    submit, asubmit = blocks(_submit), awaits(_submit)
-    enqueue_many, aenqueue_many = blocks(_enqueue_many), awaits(_enqueue_many)
+    submit, asubmit = sync_and_async(_submit)
+    enqueue_many, aenqueue_many = sync_and_async(_enqueue_many)
 
     async def put_one(self, link: Link, call: Call[R], headers: dict[str, str] | None = None) -> JobHandle[R]:
-        """Put a call as it is, past all middleware."""
+        """Put a call, past all middleware."""
         if self.tracing is None:
             return await self._put_one(link, call, headers)
-        with self.tracing.sending([call], self.envelopes.queue_of(call)) as carried:
-            return await self._put_one(link, call, carried | (headers or call.options.headers))
+        with self.tracing.sending([call], self.job_builder.queue_of(call)) as trace:
+            return await self._put_one(link, call, trace | (headers or call.options.get("headers", {})))
 
     async def _put_one(self, link: Link, call: Call[R], headers: dict[str, str] | None) -> JobHandle[R]:
-        job = self.envelopes.of(call, headers)
-        durability = self.envelopes.durability_of(call)
-        accepted = await link.put(job, durability)
+        job = self.job_builder.build(call, headers)
+        durability = self.job_builder.durability_of(call)
+        if link.batches is None:
+            (accepted,) = await link.broker.put((job,), durability=durability)
+        else:
+            accepted = await link.batches.put(job, durability)
         if accepted.verdict == "created":
+            self.client.arrivals.add(job.task, job.queue)
             return JobHandle(self, job.id, job.task, job.queue, accepted=accepted.state)
         if accepted.verdict in _REFUSED:
-            accepted = await self._enter(link, job, durability, accepted)
-        landed = self._landed(job, accepted)
-        if isinstance(landed, Exception):
-            raise landed
-        return landed
+            accepted = await self._wait_for_room(link, job, durability, accepted)
+        result = self.handle_or_error(job, accepted)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     async def put_each(
         self, link: Link, calls: Sequence[Call[R]], headers: Sequence[dict[str, str]] | None = None
     ) -> list[JobHandle[R] | Exception]:
-        """Put calls together, as they are; for each its handle, or why it was refused."""
+        """Put calls together, past all middleware; for each its handle, or the error of its refusal."""
         if self.tracing is None or not calls:
             return await self._put_each(link, calls, headers)
-        with self.tracing.sending(calls, self.envelopes.queue_of(calls[0])) as carried:
-            own = [call.options.headers for call in calls] if headers is None else headers
-            return await self._put_each(link, calls, [carried | more for more in own])
+        with self.tracing.sending(calls, self.job_builder.queue_of(calls[0])) as trace:
+            own = [call.options.get("headers", {}) for call in calls] if headers is None else headers
+            return await self._put_each(link, calls, [trace | more for more in own])
 
     async def _put_each(
         self, link: Link, calls: Sequence[Call[R]], headers: Sequence[dict[str, str]] | None
     ) -> list[JobHandle[R] | Exception]:
         if headers is None:
-            jobs = [self.envelopes.of(call) for call in calls]
+            jobs = [self.job_builder.build(call) for call in calls]
         else:
-            jobs = [self.envelopes.of(call, sent) for call, sent in zip(calls, headers, strict=True)]
-        full = any(self.envelopes.durability_of(call) == "full" for call in calls)
+            jobs = [self.job_builder.build(call, sent) for call, sent in zip(calls, headers, strict=True)]
+        full = any(self.job_builder.durability_of(call) == "full" for call in calls)
         durability: Durability | None = "full" if full else None
         replies = await link.broker.put(jobs, durability=durability) if jobs else []
-        landed: list[JobHandle[R] | Exception] = []
+        results: list[JobHandle[R] | Exception] = []
         for job, accepted in zip(jobs, replies, strict=True):
             if accepted.verdict in _REFUSED:
-                accepted = await self._enter(link, job, durability, accepted)
-            landed.append(self._landed(job, accepted))
-        return landed
+                accepted = await self._wait_for_room(link, job, durability, accepted)
+            results.append(self.handle_or_error(job, accepted))
+        return results
 
-    def together(self, landed: Sequence[JobHandle[R] | Exception]) -> list[JobHandle[R]]:
-        """The handles of calls that were enqueued together; the first refusal is raised, and has them all."""
-        refused = next((one for one in landed if isinstance(one, Exception)), None)
-        handles = [one for one in landed if not isinstance(one, Exception)]
+    def handles_or_raise(self, results: Sequence[JobHandle[R] | Exception]) -> list[JobHandle[R]]:
+        """The handles of a batch. The first error is raised, with the handles as its `accepted`."""
+        refused = next((one for one in results if isinstance(one, Exception)), None)
+        handles = [one for one in results if not isinstance(one, Exception)]
         if refused is None:
             return handles
         if isinstance(refused, DuplicateJob | QueueFull):
             refused.accepted = handles
         raise refused
 
-    async def _enter(
+    async def _wait_for_room(
         self, link: Link, job: Job, durability: Durability | None, refused: Accepted
     ) -> Accepted:
-        """Wait for room in a full queue, where that is the rule; the operator's word on it comes first."""
+        """Wait for room in a full queue, if the operator's overflow rule, or else the job's, is to wait."""
+        if not _MAY_WAIT.get():
+            return refused
         queues = await link.broker.queues()
         rule = next((queue.limits.overflow for queue in queues if queue.name == job.queue), None)
-        if (rule or job.overflow) != "wait" or not PATIENT.get():
+        if (rule or job.overflow) != "wait":
             return refused
         if link.blocking:
             forbid_on_worker_loop("waiting for room in a full queue", "await ….aenqueue()")
         with while_waiting():
-            return await self._knock(link, job, durability, refused)
+            return await self._put_until_accepted(link, job, durability, refused)
 
-    async def _knock(
+    async def _put_until_accepted(
         self, link: Link, job: Job, durability: Durability | None, refused: Accepted
     ) -> Accepted:
         tries = 0
@@ -341,12 +373,15 @@ class App(Declaring):
             if refused.verdict not in _REFUSED:
                 return refused
 
-    def _landed(self, job: Job, accepted: Accepted) -> JobHandle[Any] | Exception:
+    def handle_or_error(self, job: Job, accepted: Accepted) -> JobHandle[Any] | Exception:
+        """The handle of a job that was put, or the error of its refusal."""
         if accepted.verdict == "full":
             return QueueFull(job.queue, accepted.max_ready or 0)
         if accepted.verdict == "limited":
             return EnqueueLimited(job.queue, (accepted.retry_after or 0) / 1000)
         duplicate = accepted.verdict == "duplicate"
+        if not duplicate:
+            self.client.arrivals.add(job.task, job.queue)
         if duplicate and job.on_duplicate == "raise":
             return DuplicateJob(accepted.id)
         return JobHandle(self, accepted.id, job.task, job.queue, duplicate=duplicate, accepted=accepted.state)
@@ -354,13 +389,15 @@ class App(Declaring):
     # everything else
 
     async def _stats(self, link: Link) -> Stats:
-        """How each task fares: runs, failures, durations, waits, what it used; on all workers and on each."""
-        return await read_stats(link.broker)
+        """Per task: accepted jobs, runs, failures, durations, waits; in total and per worker."""
+        await self.client.arrivals.write(link.broker)
+        accepted = await read_arrivals(link.broker)
+        return with_arrivals(await read_stats(link.broker), accepted)
 
-    stats, astats = blocks(_stats), awaits(_stats)
+    stats, astats = sync_and_async(_stats)
 
     def job(self, id: str) -> JobHandle[Any]:
-        """The handle of a job whose id you have; whether there is one shows when you ask it."""
+        """The handle of a job by its id. The broker is not asked whether the job exists."""
         return self.handle(id)
 
     def handle(self, id: str, task: str | None = None, queue: str | None = None) -> JobHandle[Any]:
@@ -374,53 +411,54 @@ class App(Declaring):
         return self.client.clock()
 
     async def connect(self, *, blocking: bool = False) -> Broker:
-        """A broker object of one's own, for who wants the verbs themselves."""
+        """A new broker object, for using its verbs directly."""
         return await self.client.open(blocking)
 
     def use(self, loaded: Loaded) -> None:
-        """Go on with other settings: those of a command line, for one."""
+        """Switch to other settings, such as those of a command line."""
         self.client.close()
         self.loaded, self.settings = loaded, loaded.settings
-        self.client = Client(self._opener())
+        self.client = Client(self._opener(), self.settings.broker_url)
         if self.settings.otel and self.tracing is None:
             self.trace()
 
     def close(self) -> None:
-        """Let go of all connections. The next call opens new ones."""
+        """Close all connections. The next call opens new ones."""
         self.client.close()
 
     def testing(self, *, isolate: bool = False, limit: int = 10_000, raise_errors: bool = False) -> Harness:
         """Run jobs in this process, on a clock that you move: see docs/testing.md."""
-        kind: type[Harness] = import_module("dray.testing.harness").Harness  # who tests pays for it
+        kind: type[Harness] = import_module("dray.testing.harness").Harness
         return kind(self, isolate=isolate, limit=limit, raise_errors=raise_errors)
 
     def _opener(self) -> Callable[[bool], Coroutine[Any, Any, Broker]]:
         settings = self.settings
-        inner = opener(settings.broker_url, settings.namespace, settings.retention)
+        inner = opener(settings.broker_url, settings.namespace, settings.retention, access=settings.access)
         if self.loaded.origins.get("broker_url") != "default":
             return inner
 
         async def embedded(blocking: bool) -> Broker:
-            _prepare(self.loaded.folder / ".dray")
+            self.loaded.check_place()
+            _make_folder(self.loaded.folder / ".dray")
             return await inner(blocking)
 
         return embedded
 
 
-class Named:
-    """Options for calls by name."""
+class CallsByName:
+    """`app.using(...)`: options for calls by name."""
 
-    def __init__(self, app: App, options: CallOptions) -> None:
+    def __init__(self, app: App, options: dict[str, Any]) -> None:
         self._app, self._options = app, options
 
     def enqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return self._app.submit(self._app._named(name, args, kwargs, self._options))
+        return self._app.submit(self._app._call_by_name(name, args, kwargs, self._options))
 
     async def aenqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return await self._app.asubmit(self._app._named(name, args, kwargs, self._options))
+        return await self._app.asubmit(self._app._call_by_name(name, args, kwargs, self._options))
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
-        return self._app._named(name, args, kwargs, self._options)
+        return self._app._call_by_name(name, args, kwargs, self._options)
 
 
 class _Decorator:
@@ -431,10 +469,10 @@ class _Decorator:
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, function: Callable[Concatenate[_Nobody, P], Coroutine[Any, Any, R]], /
+        self, function: Callable[Concatenate[_Unrelated, P], Coroutine[Any, Any, R]], /
     ) -> CoroutineTask[..., R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[_Nobody, P], R], /) -> PlainTask[..., R]: ...
+    def __call__(self, function: Callable[Concatenate[_Unrelated, P], R], /) -> PlainTask[..., R]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
@@ -455,8 +493,8 @@ def _no_call(given: object) -> InvalidInput:
     return InvalidInput("call", given, "a call as made by task.call(...) is allowed")
 
 
-def _prepare(folder: Path) -> None:
-    """The embedded broker's folder; what is in it is not for version control."""
+def _make_folder(folder: Path) -> None:
+    """Make the embedded broker's folder, and keep it out of version control."""
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n")

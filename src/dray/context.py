@@ -1,15 +1,16 @@
-"""What a running job can see and say: `Context`, handed to a task that asks for it, or `dray.current()`.
+"""The running job, seen from inside: `Context`, a parameter of the task, or `dray.current()`.
 
 @app.task
 def resize(ctx: Context, path: str) -> None:
     for n, tile in enumerate(tiles(path)):
-        ctx.check()                          # stop here if somebody cancelled the job
+        ctx.check()                          # stops here if the job was cancelled
         ctx.progress(n, 64, note=tile.name)
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dray.duration import parse_duration
 from dray.errors import DrayError, JobStopped, TaskExit
-from dray.job import Job, Progress, Taken
+from dray.job import Job, Progress, Taken, check_progress_data
 
 if TYPE_CHECKING:
     from dray.app import App
@@ -25,17 +26,19 @@ if TYPE_CHECKING:
 
 
 class Running(Protocol):
-    """The run behind a context: what whoever runs the job (executor, child process, test) provides."""
+    """The run behind a context, as an executor, a child process or a test provides it."""
 
     app: App
     taken: Taken
     state: Any
-    """What the app's lifespan yielded."""
+    """The value that the app's lifespan yielded."""
     cancelled: bool
-    """Somebody wants it to stop: cancelled, timed out, taken over, or the worker is leaving."""
+    """The run should stop: cancelled, timed out, taken over, or the worker stops."""
+    heeded: bool
+    """The task has read `cancelled` when it was true."""
 
     def report(self, progress: Progress) -> None:
-        """Pass progress on; may be called from any thread, as often as the task likes."""
+        """Pass progress on; may be called from any thread, at any rate."""
         ...
 
     def beat(self) -> None:
@@ -47,7 +50,7 @@ class Running(Protocol):
         ...
 
     def blocks_loop(self) -> bool:
-        """Whether blocking here would block the event loop that all jobs share."""
+        """True if blocking here would block the event loop that all jobs share."""
         ...
 
 
@@ -72,7 +75,7 @@ class Reject(TaskExit):
 
 
 CURRENT: Final[ContextVar[Running | None]] = ContextVar("dray.current", default=None)
-"""The run that the code at hand belongs to. Set by whoever runs jobs."""
+"""The run that this code belongs to; executors, children and tests set it."""
 
 
 class Context:
@@ -113,7 +116,7 @@ class Context:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What enqueue middleware sent along."""
+        """Texts that travel with the job: options of the call, enqueue middleware."""
         return dict(self._running.taken.job.headers)
 
     @property
@@ -122,25 +125,35 @@ class Context:
 
     @property
     def state(self) -> Any:
-        """What the app's lifespan yielded in this worker process."""
+        """The value that the app's lifespan yielded in this worker process."""
         return self._running.state
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job should stop: it was cancelled, or its time is up."""
+        """The job should stop: it was cancelled, or its time is up."""
+        if self._running.cancelled:
+            self._running.heeded = True
         return self._running.cancelled
 
     def check(self) -> None:
         """Raise `JobStopped` if the job should stop; let it pass through, so that the run ends."""
-        if self._running.cancelled:
+        if self.cancelled:
             raise JobStopped(self._running.taken.job.id, "the job was asked to stop")
 
-    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Say how far it is; shown by `job.info()`, the command line and the dashboard."""
-        self._running.report(Progress(done, total, note))
+    def progress(
+        self,
+        done: float,
+        total: float | None = None,
+        note: str = "",
+        *,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Report how far it is, with `data` that JSON can hold, up to 4 KiB. `job.info()`, the command line
+        and the server show it."""
+        self._running.report(Progress(done, total, note, check_progress_data(data)))
 
     def heartbeat(self) -> None:
-        """Say that it is alive: the timeout counts from now."""
+        """Report that it is alive: the timeout counts from now."""
         self._running.beat()
 
     @property
@@ -163,14 +176,14 @@ class _Detached:
     """A run of no job, for a task that is called directly."""
 
     def __init__(self, app: App, task: str) -> None:
-        self.app, self.state, self.cancelled = app, None, False
+        self.app, self.state, self.cancelled, self.heeded = app, None, False, False
         self.taken = Taken(Job(id="none", task=task), 1)
 
     def report(self, progress: Progress) -> None:
-        """Nobody is there to be told."""
+        """No one reads it."""
 
     def beat(self) -> None:
-        """Nobody waits."""
+        """It has no timeout."""
 
     def waiting(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -180,5 +193,5 @@ class _Detached:
 
 
 def detached(app: App, task: str) -> Context:
-    """What a task that is called directly, like any function, gets as its context."""
+    """The context of a task that is called directly, like any function."""
     return Context(_Detached(app, task))

@@ -1,4 +1,4 @@
-"""Lengths of time, as people write them and as dray counts them: whole milliseconds."""
+"""Lengths of time: as people write them, and as whole milliseconds."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _DURATION_FORMS = (
 def parse_duration(field: str, value: str | int | float | timedelta | None) -> int:
     """Whole milliseconds of a length of time: seconds, `"30s"`, `"1h30m"`, `"250ms"`, `"2d"` or a timedelta.
 
-    A text without a unit is seconds, as environment variables have no numbers. What is shorter than a
-    millisecond but not zero becomes one, because zero often means "off".
+    A text without a unit is seconds: environment variables are texts. A length above zero is at least one
+    millisecond, because zero often means "off".
 
     >>> parse_duration("timeout", "1h30m")
     5400000

@@ -24,6 +24,7 @@ DrayError
 │   ├── JobTimeout                 not finished yet
 │   ├── JobNotFound
 │   ├── ResultGone                 it succeeded, but its result is not kept any more
+│   │   └── NoResult               it succeeded, and results are off: none was ever kept
 │   ├── JobStopped                 inside a task: the job was asked to stop
 │   ├── LeaseLost                  outside a worker: the run is not yours any more
 │   └── DuplicateJob               key or id is taken; names the job that has it
@@ -32,7 +33,9 @@ DrayError
 ├── UnknownTask                    no task of that name is registered
 ├── ScheduleNotFound               no schedule has that name
 ├── ScheduleExists                 a schedule has that name already
+├── LastAdminKey                   the last key of an administrator is revoked only by force
 ├── AppNotFound                    the app that a command names cannot be imported
+├── WorkerSilent                   a worker did not answer what it was asked
 ├── WouldBlock                     a blocking call where it would stop the worker's event loop
 └── TaskExit                       raised inside a task to say how the run ends (dray.context)
     ├── Retry                      try again, after `delay`
@@ -45,15 +48,18 @@ UnknownTaskWarning (UserWarning)   a call by a name that is nearly, but not quit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from dray.passwords import hide_password
 
 
 class DrayError(Exception):
     """Root of everything dray raises."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # By default an error is made anew from its message alone, which most of these cannot be: one that
-        # left a pool of processes would break the pool.
+        # By default unpickling passes only the message, which most of these constructors do not accept; that
+        # would break a process pool.
         return _restore, (type(self), self.args, vars(self))
 
 
@@ -69,8 +75,8 @@ class InvalidInput(DrayError, ValueError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         try:
-            shown = repr(value)
-        except Exception:  # a value too odd to show must not hide what is wrong with it
+            shown = repr(hide_password(value) if isinstance(value, str) else value)
+        except Exception:  # a value that cannot be shown must not hide the problem
             shown = f"<{type(value).__name__}>"
         if len(shown) > 80:
             shown = shown[:77] + "..."
@@ -78,12 +84,18 @@ class InvalidInput(DrayError, ValueError):
         self.field, self.value, self.allowed = field, value, allowed
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint to the nearest of the known names; nothing where none is near."""
+    near = get_close_matches(name, sorted(known), n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+
+
 class UnknownDependency(InvalidInput):
     """`waits_for` names a job that is neither stored nor in the same batch."""
 
 
 class InvalidSettings(InvalidInput):
-    """Settings that cannot be used: all of them, each as (what is wrong, where it was said)."""
+    """All wrong settings, each as (problem, origin)."""
 
     def __init__(self, problems: Sequence[tuple[InvalidInput, str]]) -> None:
         lines = [f"{problem} ({origin})" for problem, origin in problems]
@@ -141,7 +153,7 @@ class BrokerReadOnly(BrokerError):
 
 
 class ForeignStore(BrokerError):
-    """What the URL points at does not belong to dray."""
+    """The file or server of the URL does not belong to dray."""
 
 
 class NewerLayout(BrokerError):
@@ -153,11 +165,11 @@ class BrokerWarning(UserWarning):
 
 
 class SettingsWarning(BrokerWarning):
-    """A setting was given that dray does not know; says which one may be meant."""
+    """An unknown setting was given; the message suggests a known one."""
 
 
 class UnknownTaskWarning(UserWarning):
-    """A job was enqueued by a name that looks like a misspelt one."""
+    """A job was enqueued by a name that looks misspelt."""
 
 
 class SessionLost(DrayError):
@@ -177,7 +189,7 @@ class JobError(DrayError):
 
 
 class JobFailed(JobError):
-    """The job is dead. `type`, `message` and `traceback` (a text) tell what happened where it ran.
+    """The job is dead. `type`, `message` and `traceback` (a text) describe the error where it ran.
 
     `reason` is why it was not tried again. Of a job that did not fail itself (poison, expired, dropped), the
     reason's first word is the type.
@@ -216,12 +228,16 @@ class ResultGone(JobError):
     """The job succeeded, but its result is past its `result_ttl`."""
 
 
+class NoResult(ResultGone):
+    """The job succeeded, but results are off (`result_ttl=0`) on it, its task or where it ran."""
+
+
 class JobStopped(JobError):
     """Raised inside a task by `ctx.check()`; the run ends as cancelled (or, past its timeout, as failed)."""
 
 
 class LeaseLost(JobError):
-    """Whoever held the job (`app.external`) holds it no more: its lease ran out, or the run was settled."""
+    """The job (`app.external`) is not held any more: its lease ran out, or the run was settled."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
@@ -278,8 +294,25 @@ class ScheduleExists(DrayError):
         self.name = name
 
 
+class LastAdminKey(DrayError):
+    """The key is the last one with the role admin; `force` revokes it all the same."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"key {id} is the last admin key: without it nobody can administer this namespace over the"
+            " network, apart from keys of the setting api_keys, and servers stay closed."
+            " `dray keys create NAME --role admin` makes another;"
+            " force=True (--force on the command line) revokes it all the same"
+        )
+        self.id = id
+
+
 class AppNotFound(DrayError):
     """`module:attribute` does not lead to an App; says why and where."""
+
+
+class WorkerSilent(DrayError):
+    """A worker did not answer what it was asked."""
 
 
 class WouldBlock(DrayError):

@@ -1,6 +1,6 @@
-"""What a caller holds of a job: its id, and all that can be asked of it or done to it.
+"""The handle of a job: ask for its state and result, cancel it, retry it.
 
-Every operation exists twice, see `dray.twins`: `job.status()` blocks, `await job.astatus()` is awaited.
+Every operation exists twice: `job.status()` blocks, `await job.astatus()` is awaited (`sync_async`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dray.broker.verbs import Cancel, Ids, JobAction, Reschedule, Retry
-from dray.call import Duration, read_due
-from dray.client import Client, Link, forbid_on_worker_loop, while_waiting
+from dray.client.client import Client
+from dray.client.link import Link, forbid_on_worker_loop, while_waiting
+from dray.client.sync_async import sync_and_async
+from dray.client.waiters import Waiter
 from dray.duration import format_duration, parse_duration
 from dray.errors import (
     DecodeError,
@@ -20,12 +22,12 @@ from dray.errors import (
     JobFailed,
     JobNotFound,
     JobTimeout,
+    NoResult,
     ResultGone,
 )
 from dray.info import JobInfo, describe
 from dray.job import Record, State
-from dray.twins import awaits, blocks
-from dray.watching import Watching
+from dray.options import Duration, read_due
 from dray.why import Why, explain
 
 if TYPE_CHECKING:
@@ -33,12 +35,15 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Timeout = Duration | None
-_NOT_ITS_OWN = frozenset({"poison", "expired", "dropped"})
-"""What a broker's own reasons begin with: such a job is dead though its last run did not say so."""
+_BROKER_REASONS = frozenset({"poison", "expired", "dropped", "deadline"})
+"""First words of the broker's own reasons: the job is dead, but not by the outcome of its last run."""
+
+CLOCK_LAG = 5_000
+"""Milliseconds by which the broker's clock, as known here, may be late."""
 
 
 class JobHandle(Generic[R]):
-    """One job. `R` is what its task returns."""
+    """One job. `R` is the return type of its task."""
 
     __slots__ = ("accepted", "app", "duplicate", "id", "queue", "task")
 
@@ -54,9 +59,9 @@ class JobHandle(Generic[R]):
     ) -> None:
         self.app, self.id, self.task, self.queue = app, id, task, queue
         self.duplicate = duplicate
-        """Its key or id was taken: this is the job that was there before."""
+        """Its key or id was taken: this is the existing job."""
         self.accepted = accepted
-        """How it stood when it was enqueued; None if this handle was made from an id."""
+        """Its state right after enqueue; None if this handle was made from an id."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id}{f' of {self.task}' if self.task else ''}>"
@@ -70,8 +75,8 @@ class JobHandle(Generic[R]):
     def get(self, timeout: Timeout = None) -> R:
         """Wait for the end and return the result.
 
-        Raises `JobFailed`, `JobCancelled`, `JobNotFound`, `ResultGone`, or, if it is not over in time,
-        `JobTimeout`.
+        Raises `JobFailed`, `JobCancelled`, `JobNotFound`, `ResultGone` (`NoResult`: results are off), or
+        `JobTimeout` if it has not finished in time.
         """
         forbid_on_worker_loop("job.get()", "await job.aget()")
         result: R = self.client.block(_result, self, timeout)
@@ -85,42 +90,43 @@ class JobHandle(Generic[R]):
         return self.aget().__await__()
 
     async def _status(self, link: Link) -> State:
-        """Where it stands; `not_found` for an id the broker does not know."""
+        """Its state; `not_found` for an id the broker does not know."""
         (record,) = await link.broker.get([self.id])
         return State.NOT_FOUND if record is None else record.state
 
     async def _info(self, link: Link) -> JobInfo:
-        """Everything known of it."""
+        """Everything known about it."""
         (record,) = await link.broker.get([self.id])
         if record is None:
             raise _unknown(self.id)
         return describe(record, self.app)
 
-    async def _cancel(self, link: Link, reason: str = "cancelled") -> bool:
-        """Not started if it was not running, told to stop if it was. False if it had ended already."""
-        return await self._edit(link, Cancel(reason))
+    async def _cancel(self, link: Link, reason: str = "cancelled", *, force: bool = False) -> bool:
+        """Cancel it. A running job is asked to stop; with `force` it stops at once, and an isolated run is
+        killed. False if it had finished already."""
+        return await self._edit(link, Cancel(reason, force))
 
     async def _retry(self, link: Link) -> bool:
-        """Run it again, with all its retries; a delayed one now. False if it waits or runs already."""
+        """Run it again, with all its retries; a delayed job starts now. False if it is ready or running."""
         return await self._edit(link, Retry())
 
     async def _reschedule(
         self, link: Link, *, delay: Duration | None = None, at: datetime | None = None
     ) -> bool:
-        """Start no sooner than then, counted from now; past or `delay=0` means at once. False if it waits for
-        other jobs, runs, or has ended."""
+        """Set when it may start: `delay` from now, or `at` a time; `delay=0` or a past time means now. False
+        if it waits for other jobs, runs, or has finished."""
         return await self._edit(link, Reschedule(read_due(delay, at, self.app.now())))
 
     async def _why(self, link: Link) -> Why:
-        """Why it stands where it stands, in a sentence and as data."""
+        """Why it is in its state, as a sentence and as data."""
         return await explain(link.broker, self.id)
 
-    status, astatus = blocks(_status), awaits(_status)
-    info, ainfo = blocks(_info), awaits(_info)
-    cancel, acancel = blocks(_cancel), awaits(_cancel)
-    retry, aretry = blocks(_retry), awaits(_retry)
-    reschedule, areschedule = blocks(_reschedule), awaits(_reschedule)
-    why, awhy = blocks(_why), awaits(_why)
+    status, astatus = sync_and_async(_status)
+    info, ainfo = sync_and_async(_info)
+    cancel, acancel = sync_and_async(_cancel)
+    retry, aretry = sync_and_async(_retry)
+    reschedule, areschedule = sync_and_async(_reschedule)
+    why, awhy = sync_and_async(_why)
 
     async def _edit(self, link: Link, action: JobAction) -> bool:
         edited = await link.broker.edit(Ids((self.id,)), action)
@@ -134,53 +140,57 @@ class JobHandle(Generic[R]):
 
 
 async def _result(link: Link, job: JobHandle[Any], timeout: Timeout) -> Any:
-    record = (await _ends(link, [job.id], timeout))[job.id]
+    record = (await _finished_records(link, [job.id], timeout))[job.id]
     return outcome_of(job, record)
 
 
-async def _ends(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, Record | None]:
-    """The records of jobs once all have ended; JobTimeout names those that have not."""
+async def _finished_records(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, Record | None]:
+    """The records of jobs once all have finished; JobTimeout names one that has not."""
     deadline = _deadline(link, timeout)
-    watching = Watching()
+    waiter = Waiter()
     pending = dict.fromkeys(ids)
     try:
-        await link.watch(watching, list(pending))
-        over = {id for id, record in watching.records.items() if _is_over(record)}
+        await link.waiters.watch(link.broker, waiter, list(pending))
+        finished = {id for id, record in waiter.records.items() if _is_finished(record)}
         while True:
-            for id in over:
+            for id in finished:
                 pending.pop(id, None)
-                watching.over.pop(id, None)
+                waiter.finished.pop(id, None)
             if not pending:
-                return watching.records
+                return waiter.records
             with while_waiting():
-                ended = await link.ended(watching, None if deadline is None else deadline - link.time())
-            if not ended:
+                notified = await link.waiters.wait(link.broker, waiter, _left(link, deadline))
+            if not notified:
                 raise await _not_yet(link, pending, timeout)
-            over = await _read_ends(link, watching, ended)
+            finished = await _read_finished(link, waiter, notified)
     finally:
-        link.unwatch(watching)
+        link.waiters.forget(waiter)
 
 
-async def _read_ends(link: Link, watching: Watching, ids: list[str]) -> set[str]:
-    """Read jobs that have ended, unless word of it told how. One that was retried by hand meanwhile has not:
-    it is watched again."""
-    over = {id for id in ids if (told := watching.records.get(id)) is not None and told.state.finished}
-    unread = [id for id in ids if id not in over]
+async def _read_finished(link: Link, waiter: Waiter, ids: list[str]) -> set[str]:
+    """Read jobs whose notification came without a record. One that was retried by hand meanwhile is watched
+    again."""
+    finished = {id for id in ids if (record := waiter.records.get(id)) is not None and record.state.finished}
+    unread = [id for id in ids if id not in finished]
     for id, record in zip(unread, await link.broker.get(unread) if unread else (), strict=True):
-        if _is_over(record):
-            watching.records[id] = record
-            over.add(id)
+        if _is_finished(record):
+            waiter.records[id] = record
+            finished.add(id)
         else:
-            await link.watch(watching, [id])
-    return over
+            await link.waiters.watch(link.broker, waiter, [id])
+    return finished
 
 
-def _is_over(record: Record | None) -> bool:
+def _is_finished(record: Record | None) -> bool:
     return record is None or record.state.finished
 
 
 def _deadline(link: Link, timeout: Timeout) -> float | None:
     return None if timeout is None else link.time() + parse_duration("timeout", timeout) / 1000
+
+
+def _left(link: Link, deadline: float | None) -> float | None:
+    return None if deadline is None else deadline - link.time()
 
 
 async def _not_yet(link: Link, pending: Collection[str], timeout: Timeout) -> JobTimeout:
@@ -202,7 +212,7 @@ def _unknown(id: str) -> JobNotFound:
 
 
 def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
-    """The result of a finished job, or the error it stands for."""
+    """Return the result of a finished job, or raise its error."""
     if record is None:
         raise _unknown(job.id)
     if record.state is State.DEAD:
@@ -210,10 +220,7 @@ def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
     if record.state is State.CANCELLED:
         raise JobCancelled(job.id, f"job {job.id} was cancelled: {record.reason or 'no reason given'}")
     if record.result is None:
-        ttl = record.job.result_ttl
-        if (job.app.settings.result_ttl if ttl is None else ttl) == 0:
-            return None
-        raise ResultGone(job.id, f"job {job.id} succeeded, but its result is not kept any more (result_ttl)")
+        raise _no_result(job.app, record)
     task, limit = job.app.tasks.get(record.job.task), job.app.settings.max_result
     try:
         return job.app.codecs.decode_value(
@@ -226,12 +233,28 @@ def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
         ) from error
 
 
+def _no_result(app: App, record: Record) -> ResultGone:
+    own = record.job.result_ttl
+    ttl, start = app.settings.result_ttl if own is None else own, f"job {record.id} succeeded, but"
+    if ttl == 0:
+        whose = "of this app" if own is None else "of this job"
+        return NoResult(
+            record.id, f"{start} results are off (result_ttl=0 {whose}): what it returned is not kept"
+        )
+    if app.now() + CLOCK_LAG < (record.finished or 0) + ttl:
+        return NoResult(record.id, f"{start} results are off (result_ttl=0) where it ran: none was kept")
+    length = format_duration(ttl)
+    return ResultGone(
+        record.id, f"{start} its result is not kept any more: its result_ttl of {length} is over"
+    )
+
+
 def _failure(record: Record) -> JobFailed:
     reason, error = record.reason or "dead", record.error
     what, _, text = reason.partition(": ")
     if error is None:
         return JobFailed(record.id, what, text or reason, reason=reason)
-    if what in _NOT_ITS_OWN:  # the error is that of an earlier attempt
+    if what in _BROKER_REASONS:  # the error is that of an earlier attempt
         return JobFailed(record.id, what, text, error.traceback, reason)
     return JobFailed(record.id, error.type, error.message, error.traceback, reason)
 
@@ -240,7 +263,7 @@ def _failure(record: Record) -> JobFailed:
 
 
 async def _gather(link: Link, jobs: Sequence[JobHandle[Any]], timeout: Timeout, keep: bool) -> list[Any]:
-    records = await _ends(link, [job.id for job in jobs], timeout)
+    records = await _finished_records(link, [job.id for job in jobs], timeout)
     results: list[Any] = []
     for job in jobs:
         try:
@@ -255,7 +278,7 @@ async def _gather(link: Link, jobs: Sequence[JobHandle[Any]], timeout: Timeout, 
 def gather(
     jobs: Iterable[JobHandle[R]], timeout: Timeout = None, *, return_exceptions: bool = False
 ) -> list[R]:
-    """The results of all jobs, in the jobs' order. The first failure is raised, unless they are asked for."""
+    """The results of all jobs, in the jobs' order. Raises the first error, unless `return_exceptions`."""
     forbid_on_worker_loop("dray.gather()", "await dray.agather()")
     jobs = list(jobs)
     return [] if not jobs else _app_of(jobs).client.block(_gather, jobs, timeout, return_exceptions)
@@ -271,63 +294,65 @@ async def agather(
 
 
 def as_completed(jobs: Iterable[JobHandle[R]], timeout: Timeout = None) -> Iterator[JobHandle[R]]:
-    """The jobs, each as soon as it is over, however it ended: `job.get()` then returns or raises at once.
+    """The jobs, each as soon as it has finished: its `job.get()` then returns or raises at once.
 
-    A job that is given several times comes once.
+    A job given several times is returned once.
     """
     forbid_on_worker_loop("dray.as_completed()", "async for job in dray.aas_completed()")
     pending = {job.id: job for job in jobs}
     if timeout is not None:
-        parse_duration("timeout", timeout)  # refused here, not when the first job is asked for
+        parse_duration("timeout", timeout)  # a wrong value is refused here, not at the first iteration
     return _completed(_app_of(list(pending.values())).client, pending, timeout) if pending else iter(())
 
 
 def _completed(client: Client, pending: dict[str, JobHandle[R]], timeout: Timeout) -> Iterator[JobHandle[R]]:
-    watching = Watching()
-    link, deadline = client.block(_start_watching, watching, list(pending), timeout)
+    waiter = Waiter()
+    link, deadline = client.block(_start_waiting, waiter, list(pending), timeout)
     try:
         while pending:
-            for id in client.block(_next_over, link, watching, deadline):
+            for id in client.block(_next_finished, link, waiter, deadline):
                 yield pending.pop(id)
     finally:
-        link.unwatch(watching)
+        link.waiters.forget(waiter)
 
 
 async def aas_completed(jobs: Iterable[JobHandle[R]], timeout: Timeout = None) -> AsyncIterator[JobHandle[R]]:
     pending = {job.id: job for job in jobs}
     if not pending:
         return
-    client, watching = _app_of(list(pending.values())).client, Watching()
-    link, deadline = await client.run(_start_watching, watching, list(pending), timeout)
+    client, waiter = _app_of(list(pending.values())).client, Waiter()
+    link, deadline = await client.run(_start_waiting, waiter, list(pending), timeout)
     try:
         while pending:
-            for id in await client.run(_next_over, link, watching, deadline):
+            for id in await client.run(_next_finished, link, waiter, deadline):
                 yield pending.pop(id)
     finally:
-        link.unwatch(watching)
+        link.waiters.forget(waiter)
 
 
-async def _start_watching(
-    link: Link, watching: Watching, ids: list[str], timeout: Timeout
+async def _start_waiting(
+    link: Link, waiter: Waiter, ids: list[str], timeout: Timeout
 ) -> tuple[Link, float | None]:
     deadline = _deadline(link, timeout)
-    await link.watch(watching, ids)
+    await link.waiters.watch(link.broker, waiter, ids)
     return link, deadline
 
 
-async def _next_over(_: Link, link: Link, watching: Watching, deadline: float | None) -> list[str]:
-    """Those over since the last call, told by the link that it began with."""
+async def _next_finished(_: Link, link: Link, waiter: Waiter, deadline: float | None) -> list[str]:
+    """Jobs that finished since the last call, on the link that the iteration started with."""
     with while_waiting():
-        over = await link.ended(watching, None if deadline is None else deadline - link.time())
-    if not over:
-        id = next(iter(watching.open))
-        left = len(watching.open)
+        finished = await link.waiters.wait(link.broker, waiter, _left(link, deadline))
+    ids = list(waiter.pending)
+    if not finished and not ids:  # the notification came just now
+        return await link.waiters.wait(link.broker, waiter, 0)
+    if not finished:
+        id, left = ids[0], len(ids)
         raise JobTimeout(
             id,
             f"{left} job{'s' if left > 1 else ''} of as_completed, {id} among them, "
             "went on beyond the timeout",
         )
-    return over
+    return finished
 
 
 def _app_of(jobs: Sequence[JobHandle[Any]]) -> App:

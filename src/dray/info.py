@@ -1,4 +1,4 @@
-"""What is shown of a job: everything known, in the words and units of people."""
+"""A job as shown to people: everything known about it, in readable units."""
 
 from __future__ import annotations
 
@@ -9,15 +9,37 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from dray.codec.values import MAX_DEPTH
 from dray.errors import CodecError
-from dray.job import Error, Progress, Record, State
+from dray.job import Error, Progress, Record, State, lone_run
 
 if TYPE_CHECKING:
     from dray.app import App
+
+
+DEPTH_MAX: Final = MAX_DEPTH + 10
+"""Nesting of containers that is shown: as deep as dray writes, and some levels around it."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job."""
+
+    number: int
+    outcome: str
+    """`running`, or how it ended: `succeeded`, `failed`, `cancelled`, `crashed`, `lost`, `given_back`,
+    `overtaken`."""
+    started_at: datetime
+    ended_at: datetime | None = None
+    worker: str | None = None
+    """The session that ran it; None if it was not recorded (the only run of a job, which succeeded)."""
+    error: str = ""
+    """Its error, shortened."""
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,13 +51,18 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     status: State
     attempt: int
-    """The attempt that runs or ran last, from 1; 0 before the first."""
+    """The current or last attempt, from 1; 0 before the first."""
     args: tuple[Any, ...] | None
     """None if they cannot be read here."""
     kwargs: dict[str, Any] | None
     created_at: datetime
+    updated_at: datetime
+    """The newest time known: when it was enqueued, or a run began or ended."""
     due_at: datetime | None = None
+    """When it is or was due: its next try while retrying, otherwise the time it was enqueued for."""
     expires_at: datetime | None = None
+    deadline: datetime | None = None
+    """When it dies unless it is finished by then."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     result: Any = None
@@ -48,6 +75,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The session that runs it."""
     runs: int = 0
     failures: int = 0
+    """Runs that failed, the last one of a dead job included."""
     crashes: int = 0
     retries: int = 0
     timeout: float | None = None
@@ -60,13 +88,15 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs it still waits for."""
     parent: str | None = None
     cancelling: bool = False
-    """It runs, and was asked to stop."""
+    """It is running and was asked to stop."""
+    run_history: tuple[RunInfo, ...] = ()
+    """Its newest runs, oldest first: 20 that have ended, and the current ones."""
     headers: dict[str, str] = {}
-    """What travels with it; a job of a schedule says which one (`schedule`) and which `tick` it is for."""
+    """Headers that travel with it; a job of a schedule names its `schedule` and `tick`."""
 
 
 def describe(record: Record, app: App) -> JobInfo:
-    """What a broker knows of a job, for people."""
+    """The description of a record."""
     job = record.job
     newest = record.runs[-1] if record.runs else None
     args, kwargs = _call(record, app)
@@ -80,8 +110,10 @@ def describe(record: Record, app: App) -> JobInfo:
         args=args,
         kwargs=kwargs,
         created_at=moment(record.created),
-        due_at=_maybe(record.due),
+        updated_at=moment(_updated(record)),
+        due_at=_maybe(job.due if record.due is None else record.due),
         expires_at=_maybe(record.expires),
+        deadline=_maybe(record.deadline),
         started_at=_maybe(record.started),
         finished_at=_maybe(record.finished),
         result=_result(record, app),
@@ -101,13 +133,45 @@ def describe(record: Record, app: App) -> JobInfo:
         waits_for=record.waiting,
         parent=job.parent,
         cancelling=record.cancel is not None,
+        run_history=_run_history(record),
         headers=job.headers,
     )
 
 
+def _run_history(record: Record) -> tuple[RunInfo, ...]:
+    past = record.past
+    if not past and record.state is State.SUCCEEDED:
+        past = (lone_run(record.started, record.finished),)
+    ended = [
+        RunInfo(
+            number=run.number,
+            outcome=run.how,
+            started_at=moment(run.since),
+            ended_at=moment(run.ended),
+            worker=run.session or None,
+            error=run.error,
+        )
+        for run in past
+    ]
+    going_on = [
+        RunInfo(number=run.number, outcome="running", started_at=moment(run.since), worker=run.session)
+        for run in record.runs
+    ]
+    return tuple(sorted([*ended, *going_on], key=lambda run: run.number))
+
+
+def _updated(record: Record) -> int:
+    """Brokers do not store the time of every change, because each step would have to write it."""
+    times = (record.created, record.started, record.finished, *(run.ended for run in record.past))
+    return max(at for at in times if at is not None)
+
+
 def moment(ms: int) -> datetime:
-    """A time of the broker as a datetime in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC)
+    """A broker time as a datetime in UTC; clamped to the first or last of the calendar."""
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return _LAST if ms > 0 else _FIRST
 
 
 def _maybe(ms: int | None) -> datetime | None:
@@ -125,7 +189,7 @@ def _result(record: Record, app: App) -> Any:
     if record.result is None:
         return None
     task = app.tasks.get(record.job.task)
-    for kind in (Any,) if task is None else (task.hints.returns, Any):  # if it does not fit, as it is
+    for kind in (Any,) if task is None else (task.hints.returns, Any):  # Any: if it does not fit
         try:
             return app.codecs.decode_value(record.result, kind, limit=app.settings.max_result)
         except CodecError:
@@ -133,16 +197,29 @@ def _result(record: Record, app: App) -> Any:
     return None
 
 
-def plain(value: object) -> Any:
-    """Anything a job can hold, in the types that JSON has."""
-    if value is None or isinstance(value, bool | int) or type(value) is str:
+def plain(value: object, depth: int = 0) -> Any:
+    """Any value of a job in JSON types; a value that cannot be shown becomes a text that says so."""
+    try:
+        if depth <= DEPTH_MAX:
+            return _plain(value, depth + 1)
+    except Exception:  # noqa: S110  # users' classes may raise anything
+        pass
+    return f"(cannot be shown: {type(value).__name__})"
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > 64:
+            int.__repr__(value)  # ValueError if it has more digits than Python will write
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Enum):
-        return plain(value.value)
+        return plain(value.value, depth)
     if isinstance(value, str):
-        return str(value)
+        return _text(str(value))
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime | date | clock_time):
@@ -150,15 +227,20 @@ def plain(value: object) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: plain(getattr(value, name), depth) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name), depth) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump") and not isinstance(value, type):
-        return plain(value.model_dump())
+        return plain(value.model_dump(), depth)
     if isinstance(value, Mapping):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
+        return {str(plain(key, depth)): plain(item, depth) for key, item in value.items()}
     if isinstance(value, Sequence):
-        return [plain(item) for item in value]
+        return [plain(item, depth) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((plain(item) for item in value), key=repr)
-    return str(value)
+        return sorted((plain(item, depth) for item in value), key=repr)
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    """Escape half surrogate pairs, which no reply can hold."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""The facts of a job: what is put, what is known, what can happen to it.
+"""The facts of a job: what producers put, what brokers know, and how its state changes.
 
 Times are whole milliseconds since the epoch; lengths of time are whole milliseconds. Nothing here does I/O.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -28,11 +28,11 @@ ENVELOPE_VERSION: Final = 1
 
 PRIORITIES: Final = {"high": 1, "normal": 5, "low": 9}
 BANDS: Final = {"high": range(4), "normal": range(4, 7), "low": range(7, 10)}
-"""What a name means where jobs are chosen by priority."""
+"""The priorities that a name means in filters."""
 
 
 class State(StrEnum):
-    """What a user sees. Each state belongs to one `Place`."""
+    """The state of a job, as users see it. Each state belongs to one `Place`."""
 
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -86,7 +86,7 @@ class Move(StrEnum):
     DIED = "died"
     CANCELLED = "cancelled"
     GIVEN_BACK = "given_back"
-    CRASHED = "crashed"  # whoever ran it is gone
+    CRASHED = "crashed"  # its worker or child process died
     RESCHEDULED = "rescheduled"
     REPLAYED = "replayed"  # retried by hand
     DELETED = "deleted"
@@ -98,7 +98,7 @@ class Sign(StrEnum):
     PROGRESS = "progress"
     CANCEL_ASKED = "cancel_asked"
     SPECULATED = "speculated"
-    RUN_ENDED = "run_ended"  # one of two runs ended; the other goes on
+    RUN_ENDED = "run_ended"  # one of two runs ended; the other continues
     REPRIORITISED = "reprioritised"
     PAUSED = "paused"
     RESUMED = "resumed"
@@ -118,7 +118,7 @@ TRANSITIONS: Final[dict[Move, dict[State, frozenset[State]]]] = {
         Move.TAKEN: {_R: {_H}, _H: {_H}},
         Move.SUCCEEDED: {_H: {_OK}},
         Move.RETRIED: {_H: {_T, _R}},
-        Move.DIED: {_R: {_D}, _H: {_D}},
+        Move.DIED: {_W: {_D}, _S: {_D}, _R: {_D}, _H: {_D}, _T: {_D}},
         Move.CANCELLED: {_W: {_C}, _S: {_C}, _R: {_C}, _H: {_C}, _T: {_C}},
         Move.GIVEN_BACK: {_H: {_R}},
         Move.CRASHED: {_H: {_R}},
@@ -127,8 +127,11 @@ TRANSITIONS: Final[dict[Move, dict[State, frozenset[State]]]] = {
         Move.DELETED: {state: {_NONE} for state in (_W, _S, _R, _H, _T, _D, _OK, _C)},
     }.items()
 }
-"""The only changes there are: `TRANSITIONS[move][before]` is the set of states that may follow."""
+"""All changes of state: `TRANSITIONS[move][before]` is the set of states that may follow."""
 
+
+GROUP_MAX: Final = 1000
+"""Suspects that share a child process at most: as many jobs as an executor may run."""
 
 OnDuplicate = Literal["return", "raise", "replace"]
 Overflow = Literal["raise", "wait", "drop-oldest"]
@@ -148,10 +151,10 @@ class Job(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     payload: bytes = b""
     priority: int = 5
     created: int = 0
-    """When the producer made it; 0 lets the broker's clock say."""
+    """When the producer made it; 0: the broker sets it."""
     due: int | None = None
     ttl: int | None = None
-    """How long it may wait to be started, counted from when it could first start."""
+    """The longest wait for its first start, counted from when it could first start."""
     key: str | None = None
     key_ttl: int | None = None
     once: int | None = None
@@ -165,7 +168,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     overflow: Overflow = "raise"
     waits_for: tuple[str, ...] = ()
     orphan: Orphan = "cancel"
-    """What becomes of it when a job it waits for ends without success."""
+    """The effect on it when a job it waits for ends without success."""
     parent: str | None = None
     tags: tuple[str, ...] = ()
     description: str = ""
@@ -177,11 +180,14 @@ class Job(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     isolate: str | None = None
     speculate: bool = False
     headers: dict[str, str] = {}
-    """Carried along untouched: trace context and the like."""
+    """Passed on unchanged: trace context and the like."""
+    deadline: int | None = None
+    """The longest time until its end, counted from `put` or `due`, whichever is later. Then it is dead: it is
+    not retried, and a run is interrupted as by a timeout."""
 
 
 class Error(msgspec.Struct, frozen=True, array_like=True):
-    """What a failed run left behind, as text: no class of the worker is needed to read it."""
+    """The error of a failed run, as text: reading it needs no class of the worker."""
 
     type: str
     message: str
@@ -189,15 +195,39 @@ class Error(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a run has come."""
+    """The progress of a run."""
 
     done: float
     total: float | None = None
     note: str = ""
+    data: dict[str, Any] = {}
+    """More data from the task, in JSON types."""
+
+
+PROGRESS_DATA_MAX: Final = 4096
+"""Bytes that the data of a progress report may have as JSON."""
+
+
+def check_progress_data(data: object) -> dict[str, Any]:
+    """The data in JSON types; other types and too much data are refused."""
+    if data is None or data == {}:
+        return {}
+    try:
+        text = msgspec.json.encode(data)
+        plain = msgspec.json.decode(text, type=dict[str, Any])
+        msgspec.msgpack.encode(plain)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        wrong = f"a dict of what JSON can hold is allowed ({error})"
+        raise InvalidInput("data", data, wrong) from None
+    if len(text) > PROGRESS_DATA_MAX:
+        raise InvalidInput(
+            "data", f"{len(text)} bytes", f"at most {PROGRESS_DATA_MAX} bytes as JSON are allowed"
+        )
+    return plain
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
-    """One start of a job: which number, by whom, since when."""
+    """One start of a job: its number, session and start time."""
 
     number: int
     session: str
@@ -205,8 +235,50 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     progress: Progress | None = None
 
 
+class RunEnd(StrEnum):
+    """How a run ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    CRASHED = "crashed"  # it killed the child it ran in
+    LOST = "lost"  # its worker is gone
+    GIVEN_BACK = "given_back"  # its worker stopped in good order
+    OVERTAKEN = "overtaken"  # the job's other run finished first
+
+
+class PastRun(msgspec.Struct, frozen=True, array_like=True):
+    """A run that has ended: its session, start, end, outcome and shortened error."""
+
+    number: int
+    session: str
+    """Empty if it is not known."""
+    since: int
+    ended: int
+    how: RunEnd
+    error: str = ""
+
+
+RUNS_KEPT: Final = 20
+"""The newest past runs that a job keeps."""
+RUN_ERROR_MAX: Final = 200
+"""Bytes of the error that a past run keeps."""
+
+
+def lone_run(started: int | None, finished: int | None) -> PastRun:
+    """The only run of a job that succeeded, made from its record. Its session was not stored."""
+    return PastRun(1, "", started or 0, finished or 0, RunEnd.SUCCEEDED)
+
+
+def short_error(error: Error | None) -> str:
+    """The error that a past run keeps."""
+    if error is None:
+        return ""
+    return f"{error.type}: {error.message}".encode()[:RUN_ERROR_MAX].decode(errors="ignore")
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a broker knows of a job."""
+    """Everything a broker knows about a job."""
 
     job: Job
     state: State
@@ -215,17 +287,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """When it becomes ready, while it is scheduled or retrying."""
     expires: int | None = None
     """When it dies unstarted, while it is ready and has a ttl."""
+    deadline: int | None = None
+    """When it dies unfinished, if the job has a deadline."""
     run: int = 0
     """The number of its newest run; 0 before the first."""
     settled: int = 0
     """The newest run whose outcome was accepted."""
     failures: int = 0
+    """Runs that failed since it was put or replayed; of a dead job the last one is included."""
     crashes: int = 0
-    suspect: bool = False
-    """A worker died while holding it: the next run is alone, in a child process."""
+    suspect: int = 0
+    """Its process died: the next run shares a child with at most so many suspects; 0: not suspect."""
     cancel: str | None = None
     """Why it was asked to stop, while it runs."""
     runs: tuple[Run, ...] = ()
+    past: tuple[PastRun, ...] = ()
+    """The newest runs that have ended. Empty if its only run succeeded: the record says it all."""
     waiting: tuple[str, ...] = ()
     """The dependencies that are not done yet."""
     started: int | None = None
@@ -241,7 +318,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attempt(self) -> int:
-        """The attempt that runs or ran last, from 1; 0 before the first. A crash does not use one up."""
+        """The current or last attempt, from 1; 0 before the first. A crash does not use one up."""
+        if self.state is State.DEAD:
+            return self.failures + (self.crashes >= self.job.max_crashes)
         started = self.state is State.RUNNING or (self.state in FINISHED and self.run > 0)
         return self.failures + 1 if started else self.failures
 
@@ -253,21 +332,23 @@ class Taken(msgspec.Struct, frozen=True):
     run: int
     attempt: int = 1
     crashes: int = 0
-    suspect: bool = False
+    suspect: int = 0
+    deadline: int | None = None
+    """As in `Record`."""
 
 
 class Verdict(StrEnum):
     """The broker's answer to an outcome."""
 
     ACCEPTED = "accepted"
-    ALREADY = "already"  # this very run was settled before: a repeated call
+    ALREADY = "already"  # this run was settled before: a repeated call
     REFUSED = "refused"  # the run is not valid any more
 
 
 class Settled(msgspec.Struct, frozen=True):
     verdict: Verdict
     state: State
-    """Where the job stands now: a success may be recorded as cancelled."""
+    """The state of the job now: a success may be recorded as cancelled."""
 
 
 class OutcomeKind(StrEnum):
@@ -275,12 +356,12 @@ class OutcomeKind(StrEnum):
     RETRY = "retry"
     DEAD = "dead"
     CANCELLED = "cancelled"
-    GIVE_BACK = "give_back"  # not run after all: same place in line, no retry used
-    CRASHED = "crashed"  # it killed the child it ran in
+    GIVE_BACK = "give_back"  # it did not run: same place in line, no retry used
+    CRASHED = "crashed"  # the child it ran in is gone
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """The outcome of a run."""
 
     id: str
     run: int
@@ -290,6 +371,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     result: bytes | None = None
     error: Error | None = None
     reason: str | None = None
+    together: int = 1
+    """For `crashed`: the number of jobs in the process that died. Only a crash alone (1) counts."""
 
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -300,7 +383,10 @@ _WORD_MAX = 256
 def check_name(field: str, value: object) -> str:
     """Queue, task, schedule and namespace names."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise InvalidInput(field, value, "1-128 characters of A-Z a-z 0-9 _ . - are allowed")
+        allowed = "1-128 characters of A-Z a-z 0-9 _ . - are allowed"
+        if isinstance(value, str) and ":" in value and NAME.fullmatch(near := value.replace(":", ".")):
+            allowed += f", no colon: {near} would do"
+        raise InvalidInput(field, value, allowed)
     return value
 
 
@@ -321,6 +407,6 @@ def parse_priority(value: object) -> int:
 
 
 def queue_of(job_id: str) -> str | None:
-    """The queue a generated id names; None for an id a client made up."""
+    """The queue that a generated id names; None for an id given by a client."""
     match = _GENERATED.fullmatch(job_id)
     return match[1] if match else None

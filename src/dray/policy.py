@@ -1,7 +1,6 @@
-"""The rules a job carries, as values: how long, how often, when again, for how long kept.
+"""Rates, backoff and retention as values, and the check of every job that is put.
 
 Nothing here does I/O or reads a clock. Lengths of time are whole milliseconds, as in `dray.job`.
-`check_job` and `check_batch`, at the end, say whether a job may be put at all.
 """
 
 from __future__ import annotations
@@ -27,20 +26,6 @@ from dray.duration import (
 from dray.errors import InvalidInput
 from dray.job import NAME, Job, OnDuplicate, Orphan, Overflow, check_name, check_word, queue_of
 
-__all__ = [
-    "Backoff",
-    "BackoffFunction",
-    "Rate",
-    "Retention",
-    "check_batch",
-    "check_description",
-    "check_headers",
-    "check_job",
-    "format_duration",
-    "parse_duration",
-    "retry_delay",
-]
-
 MAX_TIME: Final = 2**52
 
 _PERIODS: Final = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
@@ -54,15 +39,15 @@ _CLOCK_SLACK = 60_000_000
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many starts per period, and how many of them may come at once.
+    """A number of starts per period, and how many of them may come at once.
 
     The limit is the generic cell rate algorithm on one number, the *tat*: the time, in microseconds, at which
     all starts so far would be paid for. Each start adds one `interval`; a start is allowed while the tat is
     less than `burst` intervals ahead. The interval is rounded up, so that no window of any length ever sees
     more than rate × window + burst starts.
 
-    A tat that lies further ahead than starts could have brought it, by more than a minute, is the work of a
-    clock that went back or of a limit that was raised, and counts for nothing.
+    A tat more than a minute further ahead than starts could bring it comes from a clock that went back or a
+    limit that was raised, and is ignored.
 
     Clocks tick in milliseconds, so a rate above 1000/s needs a burst of several to be reached: the default is
     a tenth of a second's worth, at least 1.
@@ -103,7 +88,7 @@ class Rate(msgspec.Struct, frozen=True):
         return -(-self.period * 1000 // self.count)
 
     def available(self, tat: int, now_ms: int) -> int:
-        """How many may start now. A clock that went back sees the tat further ahead, and so allows fewer."""
+        """The number of starts allowed now. After a clock went back it is smaller, never larger."""
         now = now_ms * 1000
         interval = self.interval
         return max(0, (now + self.burst * interval - self._credible(tat, now)) // interval)
@@ -142,7 +127,7 @@ _MAX_BASE: Final = MAX_DURATION / 1000
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """How long to wait before the next attempt, after attempt n = 1, 2, 3 … has failed.
+    """The wait before the next attempt, after attempt n = 1, 2, 3 … has failed.
 
     | kind | seconds | with the default base of 2 |
     |---|---|---|
@@ -160,7 +145,7 @@ class Backoff(msgspec.Struct, frozen=True):
     cap: int = 600 * SECOND
     """Milliseconds; never exceeded, jitter included."""
     jitter: float = 0.1
-    """The share by which a delay is moved at random, up or down, so that jobs do not come back together."""
+    """The share by which a delay varies at random, so that jobs do not come back together."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(BackoffKind):
@@ -240,7 +225,7 @@ BackoffFunction = Callable[[int, BaseException], float]
 def retry_delay(
     backoff: Backoff | BackoffFunction, attempt: int, error: BaseException, random: Callable[[], float]
 ) -> int:
-    """Milliseconds until the next attempt. A function's answer is in seconds and is taken as it is."""
+    """Milliseconds until the next attempt. A function returns seconds, which are used unchanged."""
     if isinstance(backoff, Backoff):
         return backoff.delay(attempt, random)
     answer = backoff(attempt, error)
@@ -252,13 +237,24 @@ def retry_delay(
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """For how long what is finished is kept, in milliseconds; None is for ever, until purged."""
+    """How long finished jobs are kept, in milliseconds; None: until purged."""
 
     result_ttl: int = HOUR
     """0 turns results off."""
     error_ttl: int = DAY
     done_ttl: int = DAY
     dead_ttl: int | None = None
+
+
+class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Timeouts and connections of a broker; options in its URL win."""
+
+    connect_timeout: int = 5_000
+    """Milliseconds until a server that cannot be reached counts as away."""
+    read_timeout: int = 10_000
+    """Milliseconds until a call that is not answered fails."""
+    pool_size: int = 10
+    """Connections that threads of one process share, to each server."""
 
 
 _ON_DUPLICATE: Final = frozenset(get_args(OnDuplicate))
@@ -270,7 +266,7 @@ _MANY: Final = 1_000_000_000
 def check_job(job: Job) -> None:
     """Refuse a job with any wrong value, by the name of its field, before it reaches a broker.
 
-    It runs for every job that is put: written out field by field, so that one at its default costs one look.
+    It runs for every job that is put: each field at its default costs one comparison.
     """
     _check_identity(job)
     _check_lengths(job)
@@ -321,8 +317,12 @@ def _check_lengths(job: Job) -> None:
         _whole("due", job.due, 0, MAX_TIME)
     if job.ttl is not None:
         _whole("ttl", job.ttl, 1, MAX_DURATION)
+    if job.deadline is not None:
+        _whole("deadline", job.deadline, 1, MAX_DURATION)
     if job.once is not None:
         _whole("once", job.once, 1, MAX_DURATION)
+    if job.deadline is not None:
+        _whole("deadline", job.deadline, 1, MAX_DURATION)
     if job.timeout is not None:
         _whole("timeout", job.timeout, 1, MAX_DURATION)
     if job.result_ttl is not None:
@@ -334,10 +334,14 @@ def _check_lengths(job: Job) -> None:
 
 
 def _check_rules(job: Job) -> None:
-    _whole("version", job.version, 1, _MANY)
-    _whole("priority", job.priority, 0, 9)
-    _whole("retries", job.retries, 0, 1_000_000)
-    _whole("max_crashes", job.max_crashes, 1, _MANY)
+    if job.version != 1 or type(job.version) is not int:
+        _whole("version", job.version, 1, _MANY)
+    if job.priority != 5 or type(job.priority) is not int:
+        _whole("priority", job.priority, 0, 9)
+    if job.retries != 3 or type(job.retries) is not int:
+        _whole("retries", job.retries, 0, 1_000_000)
+    if job.max_crashes != 3 or type(job.max_crashes) is not int:
+        _whole("max_crashes", job.max_crashes, 1, _MANY)
     if job.max_running is not None:
         _whole("max_running", job.max_running, 1, _MANY)
     if job.max_ready is not None:
@@ -359,7 +363,7 @@ def _check_rules(job: Job) -> None:
 
 
 def _whole(field: str, value: object, least: int, most: int) -> None:
-    # `type`, not `isinstance`: True is an int, but nobody means 1 by it.
+    # `type`, not `isinstance`: True is an int, but not meant as 1.
     if type(value) is not int or not least <= value <= most:
         raise InvalidInput(field, value, f"a whole number from {least} to {most} is allowed")
 
@@ -440,7 +444,7 @@ def _find_circle(waits: dict[str, set[str]]) -> list[str]:
                 free.append(waiting)
     if not waits:
         return []
-    # Whatever is left waits for something left: following it must come back to where it was.
+    # Every id left waits for another one left: following them leads into a circle.
     path: list[str] = []
     seen: set[str] = set()
     here = min(waits)

@@ -1,7 +1,7 @@
 """A simulation of the whole system: virtual time, a seeded order, a faulty network, and a suspicious ledger.
 
-    python -m dray.testing.sim --seconds 60 --processes 2
-    python -m dray.testing.sim --seed 7 --trace
+    python -m sim --seconds 60 --processes 2
+    python -m sim --seed 7 --trace
 
 One seed is one run: for a minute or so of virtual time, producers enqueue through a real `App`, real
 executors take, run and settle, watchers wait in real `job.aget()`, `agather` and `aas_completed`, the real
@@ -17,7 +17,7 @@ all its runs when told, and all slots and keys must be free. The same seed gives
     watched.py     the reference broker with a window: every step is seen
     orders.py      which jobs are put            script.py    how they behave: the app and its tasks
     callers.py     producers and watchers        clients.py   those who talk to the broker directly
-    crew.py        an executor, and its supervisor in a process beside it
+    worker.py      an executor, and its supervisor in a process beside it
     stand_ins.py   threads and child processes, as programs on the loop
     ledger.py      the book kept at the broker's door: what each verb did and answered
     moves.py       each event held against what may happen to a job
@@ -47,11 +47,11 @@ Whoever adds to it: code on this loop must not iterate over sets of its own obje
 number here, so sets of those are fine), and draws random numbers from a generator it is given.
 """
 
-from dray.testing.sim.explorer import Found, Report, explore, shrink, simulate
-from dray.testing.sim.lives import Violation
-from dray.testing.sim.loop import Deadlock, Process, VirtualLoop, run
-from dray.testing.sim.parts import Parts
-from dray.testing.sim.plan import Plan, draw
+from sim.explorer import Found, Report, explore, shrink, simulate
+from sim.lives import Violation
+from sim.loop import Deadlock, Process, VirtualLoop, run
+from sim.parts import Parts
+from sim.plan import Plan, draw
 
 __all__ = [
     "Deadlock",

@@ -1,4 +1,4 @@
-"""`python -m dray.testing.sim`: look for a seed that breaks a promise, or look at one."""
+"""`python -m sim`: look for a seed that breaks a promise, or look at one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
-from dray.testing.sim.explorer import Found, explore, simulate
-from dray.testing.sim.plan import from_text
+from sim.explorer import Found, explore, simulate
+from sim.plan import from_text
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dray.testing.sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to look (default 60)")
     parser.add_argument("--seeds", metavar="A:B", help="run these seeds instead")
     parser.add_argument("--seed", type=int, help="run one seed")

@@ -1,14 +1,14 @@
-"""Pauses, limits and rates, counted from the outside."""
+"""Checks pauses, limits and rates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dray.broker.checks import limits_after, matches
+from dray.broker.rules import limits_after, matches
 from dray.broker.verbs import Filter, Limits, Pause, Resume, Scope, SetLimits
 from dray.job import Job, State
 from dray.policy import Rate
-from dray.testing.sim.lives import Life, Violation
+from sim.lives import Life, Violation
 
 STARTS_KEPT = 40
 """How many starts per rate are looked back at."""
@@ -100,7 +100,7 @@ class Bounds:
                 raise Violation("rate", f"{back} starts of {_say(name)} in {now - since} ms: {rate}", job.id)
 
     def runnable(self, life: Life, filter: Filter, running: list[Life], now: int) -> bool:
-        """Surely free to start, by this filter; where a rate is involved the answer is no."""
+        """Certainly free to start, by this filter; False where a rate is involved."""
         job = life.job
         return (
             life.state is State.READY

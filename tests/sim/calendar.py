@@ -1,6 +1,6 @@
 """A day of schedules on virtual time: the real duties, schedulers that die and freeze, a faulty network.
 
-    python -c "from dray.testing.sim.calendar import live_through; print(live_through(seed=1))"
+    python -c "from sim.calendar import live_through; print(live_through(seed=1))"
 
 Mixed cron and interval rules in several time zones, over a night in which clocks are put forward. What ends
 up in the broker is held against the ticks of the rules: every one must have made its job, under its id, once.
@@ -20,17 +20,17 @@ from typing import Any, Final
 
 from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Delete, Ids, Query
-from dray.cron import Cron, Every, Rule
 from dray.duration import HOUR, SECOND
 from dray.job import Job
-from dray.schedule import KIND, Schedule, encode, tick_id
-from dray.testing.sim.lives import Violation
-from dray.testing.sim.loop import Process, VirtualLoop
-from dray.testing.sim.plan import Plan
-from dray.testing.sim.transport import Call, Network, Transport
-from dray.worker.duties import Duties, Sweep
-from dray.worker.lifeline import Lifeline
-from dray.worker.schedules import Schedules
+from dray.schedules.cron import Cron, Every, Rule
+from dray.schedules.schedule import KIND, Schedule, encode, tick_id
+from dray.worker.duties.duties import Duties, Sweep
+from dray.worker.duties.ticker import Ticker
+from dray.worker.retrying_broker import RetryingBroker
+from sim.lives import Violation
+from sim.loop import Process, VirtualLoop
+from sim.plan import Plan
+from sim.transport import Call, Network, Transport
 
 START: Final = int(datetime(2027, 3, 27, 18, tzinfo=UTC).timestamp()) * SECOND
 """The evening before clocks are put forward in Europe."""
@@ -45,7 +45,7 @@ ZONES: Final = (
 LEASE: Final = 60 * SECOND
 LOOK_EVERY: Final = 20.0
 READ_EVERY: Final = 600.0
-"""Seconds, instead of one: most of a day is waiting, and who waits for leadership looks at nothing else."""
+"""Seconds between looks for leadership, instead of one: most of a day is waiting."""
 COUNT_EVERY: Final = 97.0
 SCHEDULERS: Final = 3
 
@@ -60,10 +60,8 @@ class Day:
     calls: int = 0
 
 
-def live_through(
-    seed: int, *, hours: float = 24, rules: int = 500, schedules: type[Schedules] = Schedules
-) -> Day:
-    """Play it; raises `Violation` unless every tick made its job, and just one."""
+def live_through(seed: int, *, hours: float = 24, rules: int = 500, schedules: type[Ticker] = Ticker) -> Day:
+    """Simulate the day; raises `Violation` unless every tick made exactly one job."""
     loop = VirtualLoop(seed)
     try:
         return loop.run_until_complete(_Calendar(seed, loop, schedules, hours, rules).play())
@@ -72,7 +70,7 @@ def live_through(
 
 
 class _Nobody:
-    """Looks on at the broker's door, and says nothing: what counts is counted in the end."""
+    """Watches the broker without an opinion: everything is checked at the end."""
 
     def replied(self, call: Call, reply: Any) -> None: ...
 
@@ -83,7 +81,7 @@ class _Nobody:
 
 class _Calendar:
     def __init__(
-        self, seed: int, loop: VirtualLoop, schedules: type[Schedules], hours: float, rules: int
+        self, seed: int, loop: VirtualLoop, schedules: type[Ticker], hours: float, rules: int
     ) -> None:
         self._loop, self._dice = loop, random.Random(f"calendar:{seed}")
         # The same program at a calmer pace.
@@ -106,7 +104,7 @@ class _Calendar:
         return START + int(self._loop.time() * 1000)
 
     def _rule(self, n: int) -> Rule:
-        """A few that are busy, many that are not, as in life."""
+        """A few busy schedules and many quiet ones."""
         dice = self._dice
         minute, hour, zone = dice.randrange(60), dice.randrange(24), dice.choice(ZONES)
         if n % 200 == 0:
@@ -170,11 +168,11 @@ class _Calendar:
     async def _work(self, process: Process) -> None:
         time = self._loop.time
         broker = Transport(self._network, process)
-        line = Lifeline(broker, LEASE / 1000, wall=time, monotonic=time)
+        line = RetryingBroker(broker, LEASE / 1000, wall=time, monotonic=time, random=self._dice.random)
         # A name of its own for each life, as workers have.
         worker = f"{process.name}-{time()}"
         duties = Duties(line, worker, [Sweep(60_000), self._schedules(LEASE)], lease=LEASE, interval=12_000)
-        duties.hold.look_every = LOOK_EVERY
+        duties.leadership.seek_every = LOOK_EVERY
         await duties.run()
 
     def _died(self, name: str) -> None:
@@ -183,7 +181,7 @@ class _Calendar:
             self._loop.call_later(self._dice.uniform(1, 40), self._hire, name)
 
     def _harm(self) -> None:
-        """Kill or freeze one, as long as another is well: ticks that nobody is there for are not promised."""
+        """Kill or freeze one scheduler while another is well: without any, no tick is promised."""
         well = [one for one in self._staff.values() if one.alive and not one.frozen]
         if len(well) < 2 or self._dice.random() < 0.5:
             return
@@ -205,7 +203,7 @@ class _Calendar:
             await self._broker.edit(Ids(ids), Delete())
 
     async def _settle(self) -> None:
-        """Let whatever is late come to its end, then look at what there is."""
+        """Wait for late calls, then compare the jobs with the ticks."""
         await asyncio.sleep(4 * LEASE / 1000)
         self._over = True
         for process in self._staff.values():

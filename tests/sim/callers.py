@@ -1,4 +1,4 @@
-"""Those who use an app: producers enqueue, watchers wait for results. Their code is a user's."""
+"""Users of an app: producers enqueue, watchers wait for results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from dray.app import App
-from dray.call import Call, Using
-from dray.client import Link
+from dray.client.link import Link
 from dray.errors import (
     BrokerAway,
     DuplicateJob,
@@ -26,18 +25,20 @@ from dray.errors import (
 )
 from dray.handle import JobHandle, aas_completed, agather
 from dray.job import Job, State
-from dray.testing.sim.clients import Board, Wait
-from dray.testing.sim.lives import Violation
-from dray.testing.sim.loop import Process
-from dray.testing.sim.orders import Author
-from dray.testing.sim.script import read_script
+from dray.options import Using
+from dray.task import Call
+from sim.clients import Board, Wait
+from sim.lives import Violation
+from sim.loop import Process
+from sim.orders import Author
+from sim.script import read_script
 
 T = TypeVar("T")
 _ENDS = (JobFailed, JobCancelled, JobNotFound, ResultGone)
 
 
 class Producer:
-    """Enqueues what the author makes up, each call until it is answered."""
+    """Enqueues the author's jobs; repeats each call until it is answered."""
 
     def __init__(self, board: Board, app: App, bounded: App, dice: random.Random, author: Author) -> None:
         self._board, self._app, self._bounded = board, app, bounded
@@ -69,13 +70,14 @@ class Producer:
         handle = await self._insist(partial(app.asubmit, call))
         if handle is None:
             return
-        if not handle.duplicate and handle.id != call.options.id:
-            raise Violation("ids", f"{call.options.id} was enqueued, and {handle.id} was answered", handle.id)
+        if not handle.duplicate and handle.id != call.options.get("id"):
+            asked = call.options.get("id")
+            raise Violation("ids", f"{asked} was enqueued, and {handle.id} was answered", handle.id)
         if handle.id not in self._board.ever:
             raise Violation("lost", f"{handle.id} was enqueued, but nobody knows it", handle.id)
 
     async def _insist(self, enqueue: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """None if it is refused."""
+        """The accepted job, or None if it was refused."""
         while True:
             try:
                 return await enqueue()
@@ -86,8 +88,8 @@ class Producer:
 
 
 async def _put(link: Link, jobs: list[Job]) -> None:
-    if len(jobs) == 1:
-        await link.put(jobs[0], None)
+    if len(jobs) == 1 and link.batches is not None:
+        await link.batches.put(jobs[0], None)
     else:
         await link.broker.put(jobs)
 
@@ -107,7 +109,7 @@ def call_of(app: App, job: Job) -> Call[Any]:
 
 
 class Watcher:
-    """Waits for the end of some jobs, in one of the ways there are; it must always hear it, and soon."""
+    """Waits for the end of some jobs, in one of the public ways; it must always hear of it, and soon."""
 
     def __init__(self, board: Board, process: Process, app: App, dice: random.Random) -> None:
         self._board, self._process, self._app, self._dice = board, process, app, dice
@@ -160,7 +162,7 @@ class Watcher:
             raise Violation("watch", f"of {[job.id for job in jobs]} these are over: {seen}")
 
     def _check(self, job: JobHandle[Any], heard: object) -> None:
-        """What it heard is what is so, unless somebody has changed that since."""
+        """The result it got is the true one, unless an operator has changed the job since."""
         life = self._board.lives.get(job.id)
         if isinstance(heard, Exception) and not isinstance(heard, _ENDS):
             raise Violation("watch", f"{job.id} ended with {heard!r}", job.id)

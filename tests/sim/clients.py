@@ -1,4 +1,4 @@
-"""Those who talk to the broker directly: readers, sweepers, operators, leaders, tickers."""
+"""Actors that call the broker directly: readers, sweepers, operators, leaders, tickers."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from dray.broker.verbs import (
 )
 from dray.errors import BrokerAway
 from dray.job import Job, State
-from dray.testing.sim.lives import Life, Violation
-from dray.testing.sim.loop import Process
-from dray.testing.sim.orders import QUEUES
-from dray.testing.sim.plan import Plan
-from dray.testing.sim.script import TASKS, Script
-from dray.worker.duties import Duties, Duty, Sweep
-from dray.worker.lifeline import Lifeline
+from dray.worker.duties.duties import Duties, Duty, Sweep
+from dray.worker.retrying_broker import RetryingBroker
+from sim.lives import Life, Violation
+from sim.loop import Process
+from sim.orders import QUEUES
+from sim.plan import Plan
+from sim.script import TASKS, Script
 
 
 class Wait:
-    """Somebody waits for the end of these jobs."""
+    """A watcher waits for the end of these jobs."""
 
     def __init__(self, process: Process, ids: list[str], since: float) -> None:
         self.process, self.ids, self.since = process, ids, since
 
 
 class Board:
-    """What the actors of one simulation share: which ids were used, what is being watched, who leads."""
+    """State shared by the actors of one simulation: used ids, waits, the leader."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Board:
         self.closing = False
         self.ids: list[str] = []
         self.waits: dict[str, Wait] = {}
-        """Who waits for the ends of which jobs, just now."""
+        """The waits that are under way."""
         self.read: dict[str, list[Entry]] = {}
         self.leader: tuple[str, int, float] = ("", 0, 0.0)
         self.ticks: dict[int, str] = {}
@@ -85,9 +85,9 @@ async def read(board: Board, name: str, broker: Broker, dice: random.Random) -> 
 
 
 async def sweep(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
-    """The duties of a worker, under a hold."""
+    """Does the duties of a worker while it leads."""
     time, lease = asyncio.get_running_loop().time, board.plan.lease
-    line = Lifeline(broker, lease, wall=time, monotonic=time)
+    line = RetryingBroker(broker, lease, wall=time, monotonic=time, random=dice.random)
     interval = dice.choice([500, 1000])
     duties: list[Duty] = [Sweep(interval)]
     if board.plan.has("stragglers"):
@@ -96,7 +96,7 @@ async def sweep(board: Board, name: str, broker: Broker, dice: random.Random) ->
 
 
 async def operate(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
-    """Changes jobs and queues by hand, and sweeps in small steps. Does not insist."""
+    """Changes jobs and queues by hand, and sweeps in small steps; repeats nothing."""
     while True:
         await asyncio.sleep(dice.uniform(0.1, 2.5))
         try:
@@ -136,7 +136,7 @@ def _job_edit(dice: random.Random, now: int) -> JobAction:
     actions: list[JobAction] = [
         Cancel(),
         Cancel(),
-        Cancel(),
+        Cancel(force=True),
         Retry(),
         Delete(),
         Reschedule(now + dice.randint(-2000, 8000)),
@@ -168,7 +168,7 @@ def _scope_edit(dice: random.Random) -> tuple[Scope, ScopeAction]:
 
 
 async def lead(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
-    """A lock with a term: no two hold it at a time, whatever they believe about replies they did not get."""
+    """Takes a lock with a term: no two actors hold it at a time, whatever replies are lost."""
     loop, ttl, version = asyncio.get_running_loop(), 3.0, 0
     while True:
         since = loop.time()
@@ -195,7 +195,7 @@ def _leads(board: Board, name: str, term: int, until: float, now: float) -> None
 
 
 async def tick(board: Board, name: str, broker: Broker, dice: random.Random) -> None:
-    """A schedule with several schedulers: one job per tick, whoever makes it."""
+    """One of several schedulers of a schedule, which makes one job per tick."""
     while True:
         try:
             now = await broker.doc("schedule", "tick")

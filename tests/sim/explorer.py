@@ -1,4 +1,4 @@
-"""Running seeds: one, many, on all cores; and making a failing one small."""
+"""Runs seeds, one or many, on all cores, and shrinks a failing one."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from itertools import count, islice
 from multiprocessing import get_context
 from typing import Any
 
-from dray.testing.sim.lives import Violation
-from dray.testing.sim.loop import Deadlock, VirtualLoop
-from dray.testing.sim.parts import REAL, Parts
-from dray.testing.sim.plan import Plan, draw, smaller, to_text
-from dray.testing.sim.stage import Stage
-from dray.testing.sim.trace import to_text as line_to_text
+from sim.lives import Violation
+from sim.loop import Deadlock, VirtualLoop
+from sim.parts import REAL, Parts
+from sim.plan import Plan, draw, smaller, to_text
+from sim.stage import Stage
+from sim.trace import to_text as line_to_text
 
 AUDIT_EVERY = 1
-"""Steps between two audits of the whole broker; what a step touched is compared after each in any case."""
+"""Steps between two audits of the whole broker; jobs that a step touched are compared after each step."""
 CHUNK = 4
 SHRINK_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of one seed."""
+    """The result of one seed."""
 
     plan: Plan
     steps: int
     jobs: int
     seconds: float
-    """Virtual."""
+    """Virtual seconds."""
     digest: str
     invariant: str | None = None
-    """The one that was violated; None if all held."""
+    """The violated invariant; None if all held."""
     message: str = ""
     lines: tuple[str, ...] = ()
-    """The last of the trace, about the job in question."""
+    """The last lines of the trace about the job in question."""
     trace: tuple[str, ...] = ()
 
     @property
@@ -54,7 +54,7 @@ class Report:
     def command(self) -> str:
         changes = to_text(self.plan)
         more = f" --plan '{changes}'" if changes else ""
-        return f"python -m dray.testing.sim --seed {self.seed}{more} --trace"
+        return f"python -m sim --seed {self.seed}{more} --trace"
 
     def text(self) -> str:
         if self.ok:
@@ -99,7 +99,7 @@ def _told(context: dict[str, Any]) -> str:
 
 
 class _Log(logging.Handler):
-    """Worker code reports its own surprises in the log: those count, the rest is left unsaid."""
+    """Collects errors that worker code logs, which count as failures; other lines are dropped."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(logging.ERROR)
@@ -135,7 +135,7 @@ def _report(plan: Plan, stage: Stage, violation: Violation | None, keep_trace: b
 
 
 def shrink(report: Report, parts: Parts = REAL, seconds: float = SHRINK_SECONDS) -> Report:
-    """The smallest plan found in that time (of the wall) that violates the same invariant."""
+    """The smallest plan found within these seconds of real time that violates the same invariant."""
     deadline = time.monotonic() + seconds
     best = simulate(report.seed, parts, plan=report.plan, audit_every=1)
     best = best if best.invariant == report.invariant else report
@@ -154,7 +154,7 @@ def shrink(report: Report, parts: Parts = REAL, seconds: float = SHRINK_SECONDS)
 
 @dataclass(frozen=True)
 class Found:
-    """What an exploration came to."""
+    """The result of an exploration."""
 
     seeds: int
     seconds: float
@@ -195,7 +195,7 @@ def _chunks(seeds: Iterator[int]) -> Iterator[list[int]]:
 
 
 def _run_chunk(seeds: list[int], parts: Parts) -> Result:
-    """How many were run, and the first that failed."""
+    """The number of seeds that were run, and the first failure."""
     # Each run leaves circles behind, all at once: one collection per chunk is cheaper than many within.
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""The sim's own book: what went in and out at the broker's door, and whether it was right.
+"""The ledger: the simulation's own record of all jobs, compared with what the broker does and answers.
 
-It is told of every step (with the feed entries it wrote) and of every reply, keeps its own picture of all
-jobs, and compares. Nothing here asks the broker what *should* be; it is only asked what *is*, to compare.
+It hears of every step, with the entries of the feed that it wrote, and of every reply. It never asks the
+broker what should be, only what is, to compare.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from msgspec import UNSET
 
 from dray.broker.verbs import Beat, DocReply, DocWrite, Entry, Scope
 from dray.errors import DrayError, InvalidInput, SessionLost
-from dray.job import FINISHED, Move, State, Verdict
+from dray.job import FINISHED, Move, State, Taken, Verdict
 from dray.policy import Retention
-from dray.testing.sim.lives import Life, Sitting, Violation
-from dray.testing.sim.moves import Moves
-from dray.testing.sim.trace import Trace
-from dray.testing.sim.transport import Call
+from sim.lives import Life, SessionRecord, Violation
+from sim.moves import Moves
+from sim.trace import Trace
+from sim.transport import Call
 
-READS = frozenset({"get", "find", "queues", "docs", "events", "audit", "wait"})
+READS = frozenset({"get", "find", "queues", "queue_names", "docs", "events", "audit", "wait"})
 
 
 class Inside(Protocol):
-    """What is asked of the broker behind its back."""
+    """The broker's state, read without a call."""
 
     def facts(self, id: str) -> tuple[State, int, dict[int, str]] | None:
         """State, newest run, valid runs with their sessions."""
@@ -110,7 +110,7 @@ class Ledger(Moves):
                 raise Violation("feed", f"it is {facts}, but by the feed {mine}", id)
 
     def audit(self) -> None:
-        """The dear checks: all jobs at once."""
+        """The expensive checks, over all jobs."""
         known = list(self.inside.ids())
         if len(known) != len(self.lives):
             lost = [id for id in self.lives if self.inside.facts(id) is None]
@@ -128,24 +128,24 @@ class Ledger(Moves):
             case "renew":
                 call.notes["opened"] = [self._beat(beat, now) for beat in call.args[0]]
             case "sweep":
-                late = {name: s for name, s in self.sittings.items() if now >= s.expires}
+                late = {name: s for name, s in self.sessions.items() if now >= s.expires}
                 self.lapsed = late if call.named["lapse"] else {}
             case "put":
                 call.notes["ready"] = {q: self._ready_in(q) for q in sorted({j.queue for j in call.args[0]})}
             case "take":
-                sitting = self.sittings.get(call.args[0], Sitting())
-                call.notes["repeat"] = call.args[1] <= sitting.request
-                if call.args[1] > sitting.request:
-                    sitting.request, sitting.granted = call.args[1], []
+                record = self.sessions.get(call.args[0], SessionRecord())
+                call.notes["repeat"] = call.args[1] <= record.request
+                if call.args[1] > record.request:
+                    record.request, record.granted = call.args[1], []
             case "edit" if isinstance(call.args[0], Scope):
                 self.bounds.set(*call.args)
             case _:
                 pass
 
     def _beat(self, beat: Beat, now: int) -> bool:
-        opened = beat.session not in self.sittings
+        opened = beat.session not in self.sessions
         self.opened[beat.session] += opened
-        self.sittings.setdefault(beat.session, Sitting()).expires = now + beat.lease
+        self.sessions.setdefault(beat.session, SessionRecord()).expires = now + beat.lease
         return opened
 
     def _after(self, call: Call, now: int) -> None:
@@ -163,7 +163,7 @@ class Ledger(Moves):
                 pass
 
     def _end_lapsed(self, call: Call) -> None:
-        """All of them, unless the sweep reached its limit of sessions or of the runs they held."""
+        """All lapsed sessions must end, unless the sweep reached its limit."""
         gone = [name for name in self.lapsed if not self.inside.has_session(name)]
         freed = sum(1 for _, _, run in call.effects if run)
         if len(gone) < len(self.lapsed) and max(len(gone), freed) < call.args[0]:
@@ -173,7 +173,7 @@ class Ledger(Moves):
         self.lapsed = {}
 
     def _end_session(self, name: str) -> None:
-        self.sittings.pop(name, None)
+        self.sessions.pop(name, None)
         for life in self.lives.values():
             if name in life.runs.values():
                 raise Violation("sessions", f"still held by {name}, which is gone", life.id)
@@ -282,6 +282,7 @@ class Ledger(Moves):
                         raise Violation("lost", "reported as created, but it was not", accepted.id)
             case "take":
                 self._check_taken(call, [(taken.job.id, taken.run) for taken in reply])
+                self._check_groups(call.args[0], reply)
             case "settle":
                 self._check_verdicts(call, reply)
             case "renew":
@@ -289,8 +290,8 @@ class Ledger(Moves):
                     raise Violation("sessions", f"opened should be {call.notes['opened']}: {reply}")
             case "doc":
                 self._check_doc(call, reply)
-            case "sweep" if reply.repairs:
-                raise Violation("audit", f"sweep repaired what was sound: {reply.repairs}")
+            case "sweep" if reply.repairs or reply.finished:
+                raise Violation("audit", f"sweep repaired what was sound: {reply.repairs or reply.finished}")
             case _:
                 pass
 
@@ -306,22 +307,30 @@ class Ledger(Moves):
         if call.effects:
             raise Violation("raised", f"{call.verb} was refused ({error}) after it had changed something")
         if call.verb == "take" and isinstance(error, SessionLost):
-            sitting = self.sittings.get(call.args[0])
-            if sitting is not None and self.clock() < sitting.expires:
+            record = self.sessions.get(call.args[0])
+            if record is not None and self.clock() < record.expires:
                 raise Violation("sessions", f"{call.args[0]} was refused within its lease")
         elif not isinstance(error, InvalidInput):
             raise Violation("raised", f"{call.verb} was refused: {error}")
 
     def _check_taken(self, call: Call, refs: list[tuple[str, int]]) -> None:
-        sitting = self.sittings.get(call.args[0])
-        if sitting is None or sitting.request != call.args[1]:
+        record = self.sessions.get(call.args[0])
+        if record is None or record.request != call.args[1]:
             return
-        if strange := [ref for ref in refs if ref not in sitting.granted]:
+        if strange := [ref for ref in refs if ref not in record.granted]:
             raise Violation("repeats", f"{strange} were handed out but not taken", strange[0][0])
-        for id, run in sitting.granted:
+        for id, run in record.granted:
             held = id in self.lives and self.lives[id].runs.get(run) == call.args[0]
             if held and (id, run) not in refs:
                 raise Violation("repeats", f"run {run} is held by {call.args[0]}, which is not told", id)
+
+    def _check_groups(self, session: str, reply: list[Taken]) -> None:
+        """A suspect is always handed out with the size of its group."""
+        for taken in reply:
+            life = self.lives.get(taken.job.id)
+            if life is None or life.runs.get(taken.run) != session or taken.suspect == life.group:
+                continue
+            raise Violation("groups", f"a suspect for {taken.suspect} together, not {life.group}", life.id)
 
     def _check_verdicts(self, call: Call, reply: list[Any]) -> None:
         done = {(id, run) for _, id, run in call.effects}

@@ -1,4 +1,4 @@
-"""What the ledger knows of each job, session, key and document: book-keeping, no opinions."""
+"""The ledger's records of jobs, sessions, keys and documents."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ class Violation(Exception):
 
 
 class Life:
-    """One job, from the outside."""
+    """One job, as seen from outside the broker."""
 
     def __init__(self, job: Job, born: int) -> None:
         self.origin = job
-        """As it was put, for telling a repeated put from another one."""
+        """The job as it was put, to recognise a repeated put."""
         self.job = job
         self.born = born
         self.state = State.NOT_FOUND
         self.due: int | None = None
         self.expires: int | None = None
         self.line = 0
-        """Its number in line, drawn anew whenever it joins the end."""
+        """Its number in line, new whenever it joins the end."""
         self.last = 0
         """Its newest run."""
         self.runs: dict[int, str] = {}
         """The valid runs, and the sessions that hold them."""
         self.failures = 0
         self.crashes = 0
+        self.group = 0
+        """The most jobs that may share its process, as a suspect; 0: no suspect."""
         self.cancel = False
         self.offered = False
         self.by_duty = False
-        """Whether it was offered by the duty that has a budget for it, not by an operator."""
+        """A second run was offered by the duty, which has a budget, not by an operator."""
         self.replayed = False
         self.heard: dict[str, list[State]] = {}
-        """How each job it waits for has ended, so far and as often as it did."""
+        """The ends of each job it waits for, so far."""
         self.finished: int | None = None
         self.replays = 0
         self.completed: list[int] = []
-        """After how many replays each completion that was reported as accepted came."""
+        """The number of replays before each accepted completion."""
 
     @property
     def id(self) -> str:
@@ -57,7 +59,7 @@ class Life:
         return job.queue, job.priority, job.task, job.group, job.rate_key, job.running_key
 
     def may_start(self) -> bool:
-        """All it waits for is done, as far as its orphan rule asks."""
+        """All its dependencies are done, as its orphan rule asks."""
         return self.replayed or all(
             State.SUCCEEDED in ends or (bool(ends) and self.job.orphan == "run")
             for ends in self.heard.values()
@@ -69,21 +71,21 @@ class Life:
         )
 
 
-class Sitting:
-    """One session, from the outside."""
+class SessionRecord:
+    """One session, as seen from outside the broker."""
 
     def __init__(self) -> None:
         self.expires = 0
         self.request = 0
         self.granted: list[Ref] = []
-        """What the last request was given."""
+        """The jobs given to the last request."""
 
 
 NEVER: Final = None
 
 
 class Claims:
-    """Who has which key, and until when (None: until it ends)."""
+    """The holder of each key, and until when (None: until the job ends)."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], tuple[str, int | None]] = {}
@@ -110,7 +112,7 @@ class Claims:
 
 
 class Papers:
-    """The documents: what a compare-and-set must answer."""
+    """The documents, and the right answer to a compare-and-set."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], tuple[int, int | None]] = {}

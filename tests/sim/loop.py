@@ -31,7 +31,7 @@ class Deadlock(Exception):
 
 
 class Process:
-    """What dies or freezes as one: all tasks and timers started by `start`, directly or not."""
+    """All tasks and timers started by `start`, directly or not: they die or freeze together."""
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
@@ -41,9 +41,11 @@ class Process:
         self.on_kill: list[Callable[[], object]] = []
         self.troubled = 0.0
         """When something last went wrong on its way to the broker, or with itself."""
+        self.guests = 0
+        """Runs of jobs under way in it."""
         self.context = Context()
         self.context.run(PROCESS.set, self)
-        self._loop = loop
+        self.loop = self._loop = loop
         self._frozen: list[asyncio.Handle] | None = None
 
     @property
@@ -56,7 +58,7 @@ class Process:
         return self._loop.create_task(main, name=self.name, context=context)
 
     def call(self, act: Callable[..., object], *args: object, delay: float = 0.0) -> None:
-        """Let it do something, as if it had been told to; never if it is dead by then, later if frozen."""
+        """Call `act` in this process; never if it is dead by then, later if it is frozen."""
         self._loop.call_later(delay, act, *args, context=self.context)
 
     def trouble(self, lasts: float = 0.0) -> None:
@@ -210,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 def _is_over(task: asyncio.Task[Any]) -> bool:
     if task.done() and not task.cancelled():
-        task.exception()  # asked for, so that asyncio does not complain that nobody did
+        task.exception()  # retrieved, so that asyncio does not complain
     return task.done()
 
 

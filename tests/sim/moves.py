@@ -1,7 +1,8 @@
-"""Each event of the feed, held against what may happen to a job: the ledger's own idea of its life."""
+"""Compares each event of the feed with what may happen to a job."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -17,33 +18,34 @@ from dray.broker.verbs import (
     Retry,
     Speculate,
 )
-from dray.job import FINISHED, TRANSITIONS, Job, Move, Outcome, OutcomeKind, Sign, State
-from dray.testing.sim.bounds import Bounds
-from dray.testing.sim.lives import Claims, Life, Papers, Sitting, Violation
-from dray.testing.sim.transport import Call
-from dray.testing.sim.turns import Turns
-from dray.worker.speculation import SHARE
+from dray.job import FINISHED, GROUP_MAX, TRANSITIONS, Job, Move, Outcome, OutcomeKind, Sign, State
+from dray.worker.duties.speculation import SHARE
+from sim.bounds import Bounds
+from sim.lives import Claims, Life, Papers, SessionRecord, Violation
+from sim.script import kills, read_script
+from sim.transport import Call
+from sim.turns import Turns
 
 
 class Moves:
-    """The state of every job, as the feed tells it."""
+    """The state of every job, as the events of the feed give it."""
 
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}
         self.ever: set[str] = set()
-        """Ids of all jobs there have been."""
-        self.sittings: dict[str, Sitting] = {}
+        """Ids of all jobs that ever were."""
+        self.sessions: dict[str, SessionRecord] = {}
         self.claims = Claims()
         self.papers = Papers()
         self.bounds = Bounds()
         self.turns = Turns()
         self.dependants: dict[str, dict[str, None]] = {}
-        self.lapsed: dict[str, Sitting] = {}
-        """The sessions that the step at hand may end."""
+        self.lapsed: dict[str, SessionRecord] = {}
+        """The sessions that the current step may end."""
         self.runs: Counter[str] = Counter()
         self.helped: dict[tuple[str, int], None] = {}
         self.second_runs: Counter[str] = Counter()
-        """By task: all runs, and the second ones that the duty is answerable for."""
+        """By task: all runs, and the second runs that the duty offered."""
         self._numbers = 0
         self._on: dict[str, Callable[[Call, Life, Event, int], None]] = {
             Move.RELEASED: self._released,
@@ -113,7 +115,7 @@ class Moves:
                 self.lives[dependant].heard[id].append(ended)
 
     def forget(self, life: Life, now: int, *, replaced: bool = False) -> None:
-        """Who waits for it hears so, unless another takes its place under the same id."""
+        """Its dependants lose it, unless another job takes its place under the same id."""
         self._leave_line(life)
         self.claims.end(life.job, State.NOT_FOUND, now)
         if not replaced:
@@ -167,8 +169,8 @@ class Moves:
 
     def _taken(self, call: Call, life: Life, event: Event, now: int) -> None:
         session = call.args[0] if call.verb == "take" and not call.forwarding else ""
-        sitting = self.sittings.get(session)
-        if sitting is None or now >= sitting.expires:
+        record = self.sessions.get(session)
+        if record is None or now >= record.expires:
             raise Violation("sessions", f"taken by {session or call.verb}, which has no lease", life.id)
         if event.run <= life.last:
             raise Violation("runs", f"run {event.run} after run {life.last}", life.id)
@@ -189,11 +191,11 @@ class Moves:
         self._move(life, Move.TAKEN, State.RUNNING)
         life.last, life.runs[event.run] = event.run, session
         life.expires, life.offered = None, False
-        sitting.granted.append((life.id, event.run))
+        record.granted.append((life.id, event.run))
         self.bounds.check_start(life, (other for other in self.lives.values() if other.runs), now)
 
     def _check_budget(self, life: Life) -> None:
-        """A run that is helped twice counts once: an offer whose reply was lost is made again."""
+        """A run that is offered twice counts once: an offer whose reply was lost is repeated."""
         task, helped = life.job.task, (life.id, min(life.runs))
         if helped in self.helped:
             return
@@ -206,7 +208,7 @@ class Moves:
     # The end of a run
 
     def _ended(self, call: Call, life: Life, event: Event, now: int) -> None:
-        """A run came to something, by the word of its session or because that is gone."""
+        """A run ended: its session settled it, or is gone."""
         outcome = self._outcome(call, life, event)
         if outcome is None:
             return self._abandoned(call, life, event, now)
@@ -214,9 +216,18 @@ class Moves:
         if event.kind != expected:
             kind = "cancelled" if life.cancel else "outcomes"
             raise Violation(kind, f"{outcome.kind} was recorded as {event.kind}, not {expected}", life.id)
-        life.crashes += outcome.kind is OutcomeKind.CRASHED
+        if outcome.kind is OutcomeKind.CRASHED:
+            self._crashed(life, event.run, outcome.together)
         call.notes.setdefault("settled", {})[life.id] = (life, life.replays)
         return self._conclude(life, event, outcome.at, now)
+
+    def _crashed(self, life: Life, run: int, together: int) -> None:
+        life.group = min(life.group or GROUP_MAX, math.ceil(together / 2))
+        if together > 1:
+            return
+        life.crashes += 1
+        if not kills(read_script(life.job.payload), run, 1):
+            raise Violation("blame", f"blamed for a crash, which run {run} cannot have caused alone", life.id)
 
     def _conclude(self, life: Life, event: Event, at: int | None, now: int) -> None:
         del life.runs[event.run]
@@ -260,7 +271,7 @@ class Moves:
                 return Move.SUCCEEDED
             case OutcomeKind.DEAD:
                 return Move.DIED
-            case OutcomeKind.CRASHED if life.crashes + 1 >= life.job.max_crashes:
+            case OutcomeKind.CRASHED if life.crashes + (outcome.together == 1) >= life.job.max_crashes:
                 return Move.DIED
             case _ if others:
                 return Sign.RUN_ENDED
@@ -280,7 +291,9 @@ class Moves:
                 "fencing", f"{event.kind} of run {event.run}, held by {session or 'nobody'}", life.id
             )
         if (event.id, event.run) in call.named.get("blamed", ()):
-            life.crashes += 1
+            self._crashed(life, event.run, 1)
+        elif call.named.get("suspect", True):
+            life.group = life.group or GROUP_MAX
         kinds = [Move.CRASHED, Move.GIVEN_BACK] if len(life.runs) == 1 else [Sign.RUN_ENDED]
         if life.cancel:
             kinds = [Move.CANCELLED]
@@ -328,7 +341,7 @@ class Moves:
                 raise Violation("keys", f"replayed although {holder} has its key", life.id)
             self.claims.claim(life.job, now)
         life.replays += 1
-        life.failures = life.crashes = 0
+        life.failures = life.crashes = life.group = 0
         life.finished, life.replayed = None, True
         self._line_up(life, Move.REPLAYED, None, now)
 

@@ -1,4 +1,4 @@
-"""What the producers put: jobs with every feature of the plan, and how each will behave when it runs."""
+"""The jobs that producers put, with every feature of the plan, and the behaviour of each when it runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from dray.job import Job, Overflow
-from dray.testing.sim.plan import EPOCH, Plan
-from dray.testing.sim.script import BOUND, CAPPED, KEYED, PACE, RATE, Script
+from sim.plan import EPOCH, Plan
+from sim.script import BOUND, CAPPED, KEYED, PACE, RATE, Script
 
 QUEUES: Final = ("a", "b", "bounded")
 
@@ -40,7 +40,7 @@ class Author:
         return [self._job() for _ in range(size)]
 
     def _flow(self, most: int) -> list[Job]:
-        """A chain or a diamond; now and then in an order that puts a job before what it waits for."""
+        """A chain or a diamond; sometimes a job is put before its dependencies."""
         dice, jobs = self._dice, [self._job()]
         orphan = dice.choice(["cancel", "run", "wait"])
         if most > 3 and dice.random() < 0.5:
@@ -102,6 +102,8 @@ class Author:
             acts += ["ask", "ask"]
         if self._plan.has("stragglers"):
             acts += ["straggle"] * 8
+        if self._plan.has("poison"):
+            acts += ["poison", "poison", "crowd", "crowd"]
         act = dice.choice(acts)
         seconds = dice.choice([0.0, 0.01, 0.1, 0.5, 2.0]) if dice.random() < 0.65 else dice.uniform(3, 25)
         if act == "fail" and dice.random() < 0.5:
@@ -126,7 +128,7 @@ class Author:
             fields["on_duplicate"] = "replace"
 
     def _add_limits(self, fields: dict[str, object], lane: str) -> None:
-        """What the app says of its tasks."""
+        """The options of the app's tasks."""
         match fields["task"]:
             case "capped":
                 fields["max_running"] = CAPPED

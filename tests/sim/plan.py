@@ -1,4 +1,4 @@
-"""What one seed stands for: how many of whom, which faults, which features. All drawn, all overridable."""
+"""The plan of one seed: the number of actors, the faults, the features. All drawn, all overridable."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ FEATURES: Final = (
     "scopes",
     "prune",
     "stragglers",
+    "poison",
 )
 """Each seed switches some of these on: a bug that needs few things is not hidden by many others."""
 
@@ -139,7 +140,7 @@ def smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def to_text(plan: Plan) -> str:
-    """How a plan differs from what its seed draws, for the command line."""
+    """The differences of a plan from what its seed draws, for the command line."""
     drawn = draw(plan.seed)
     words = []
     for field in fields(Plan):

@@ -1,4 +1,4 @@
-"""The app of a simulation: its tasks do what their arguments say, and tell the overseer how they ended."""
+"""The app of a simulation: its tasks do what their arguments say, and report their ends to the overseer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dray.app import App
-from dray.client import Client, Opener
-from dray.codec import Codecs
+from dray.client.client import Client, Opener
+from dray.codec.payload import Codecs
 from dray.context import Context, Reject, Retry
 from dray.errors import BrokerAway, DrayError
+from dray.options import TaskSettings
 from dray.settings import Loaded, Settings
-from dray.task import TaskSettings
-from dray.testing.sim.loop import PROCESS
-from dray.testing.sim.plan import Plan
-from dray.worker.live import Interrupted
+from dray.worker.run.run_state import Interrupted
+from sim.loop import PROCESS
+from sim.plan import Plan
 
 TASKS: Final = ("plain", "other", "capped", "keyed", "rated", "paced", "twin")
 CAPPED: Final = 2
@@ -35,17 +35,17 @@ LIMITS: Final[dict[str, TaskSettings]] = {
     "paced": {"rate_limit": PACE, "rate_key": "{lane}"},
     "twin": {"speculate": True},
 }
-"""Jobs of one task declare the same limits, so that what holds is never a matter of who came last."""
+"""Jobs of one task declare the same limits, so that their order does not matter."""
 CODECS: Final = Codecs()
 SLICE: Final = 0.25
-"""Seconds between two moments at which a thread can be interrupted, or looks around by itself."""
+"""Seconds between two moments at which a thread can be interrupted, or checks whether to stop."""
 ASK_FOR: Final = 20.0
 STRAGGLES: Final = 30.0
 """Seconds that every other run of a straggler takes."""
 
 
 class Script(msgspec.Struct, frozen=True, array_like=True):
-    """How a job behaves: the arguments of its call. `times`: on how many of its first runs it misbehaves."""
+    """The behaviour of a job: the arguments of its call. It misbehaves on its first `times` runs."""
 
     act: str = "succeed"
     seconds: float = 0.1
@@ -67,8 +67,20 @@ def read_script(payload: bytes) -> Script:
     return Script(*args)
 
 
+def kills(script: Script, run: int, guests: int) -> bool:
+    """When it kills its process: a few times, each time, or whenever it is not alone there."""
+    match script.act:
+        case "crash":
+            return run <= script.times
+        case "poison":
+            return True
+        case "crowd":
+            return guests > 1
+    return False
+
+
 class Thread:
-    """What a run in a thread knows of being one; see `stand_ins.Threads`."""
+    """The thread of a run; see `stand_ins.Threads`."""
 
     interrupted = False
 
@@ -77,7 +89,7 @@ THREAD: ContextVar[Thread | None] = ContextVar("THREAD", default=None)
 
 
 class Notes(Protocol):
-    """Who is told by a task how it ended; the `state` of a simulated executor."""
+    """Hears from each task how it ended; the `state` of a simulated executor."""
 
     def returned(self, context: Context) -> None: ...
     def raised(self, context: Context, error: BaseException) -> None: ...
@@ -85,17 +97,22 @@ class Notes(Protocol):
 
 async def play(ctx: Context, act: str, seconds: float, times: int, deaf: bool, lane: str) -> Any:
     notes: Notes = ctx.state
+    process = PROCESS.get()
+    assert process is not None
+    process.guests += 1
     try:
         await _play(ctx, Script(act, seconds, times, deaf, lane))
     except BaseException as error:
         notes.raised(ctx, error)
         raise
+    finally:
+        process.guests -= 1
     notes.returned(ctx)
     return ctx.job.id
 
 
 def play_in_thread(ctx: Context, act: str, seconds: float, times: int, deaf: bool, lane: str) -> Any:
-    """A plain function. What it returns is awaited by the stand-in for its thread."""
+    """A plain function, whose result the stand-in for its thread awaits."""
     return play(ctx, act, seconds, times, deaf, lane)
 
 
@@ -106,12 +123,11 @@ async def _play(ctx: Context, script: Script) -> None:
     await _spend(ctx, seconds / 2, script)
     ctx.progress(1, 2)
     await _spend(ctx, seconds / 2, script)
+    process = PROCESS.get()
+    if process is not None and kills(script, ctx.run, process.guests):
+        process.kill()
+        await asyncio.sleep(3600)
     match script.act:
-        case "crash" if ctx.run <= script.times:
-            process = PROCESS.get()
-            assert process is not None
-            process.kill()
-            await asyncio.sleep(3600)
         case "reject":
             raise Reject("no")
         case "fail" if ctx.attempt <= script.times:
@@ -163,7 +179,7 @@ def make_app(
     max_crashes: int = 2,
     more: TaskSettings | None = None,
 ) -> App:
-    """The app as one process has it. Whatever the environment says, its settings are these."""
+    """The app of one process, with fixed settings whatever the environment says."""
     app = App("sim", broker="memory://", codecs=CODECS)
     settings = Settings(broker_url="memory://", namespace="sim", retries=1, max_crashes=max_crashes)
     app.use(Loaded(settings, {"broker_url": "keyword"}, Path()))

@@ -1,4 +1,4 @@
-"""One simulation: sets the scene, starts the actors, lets faults loose, then reckons up."""
+"""One simulation: starts the actors, causes faults, then stops the faults and checks that everything ends."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from typing import Any
 
 from dray.app import App
 from dray.broker.verbs import Beat, Cancel, Filter, Ids, Limits, Resume, Scope, SetLimits
-from dray.durations import Sketch
 from dray.errors import BrokerAway
 from dray.job import Job, Outcome, OutcomeKind, State
+from dray.options import TaskSettings
 from dray.policy import Retention
 from dray.settings import Settings
-from dray.stats import NAME, PAST, Past, Tally, write_past
-from dray.task import TaskSettings
-from dray.testing.sim import clients
-from dray.testing.sim.callers import Producer, Watcher
-from dray.testing.sim.clients import Wait
-from dray.testing.sim.crew import Crew
-from dray.testing.sim.ledger import Ledger
-from dray.testing.sim.lives import Life, Violation
-from dray.testing.sim.loop import Process, VirtualLoop
-from dray.testing.sim.orders import QUEUES, Author
-from dray.testing.sim.overseer import Overseer
-from dray.testing.sim.parts import Parts
-from dray.testing.sim.plan import EPOCH, Plan
-from dray.testing.sim.script import BOUND, CAPPED, KEYED, TASKS, Script, make_app
-from dray.testing.sim.trace import Trace
-from dray.testing.sim.transport import Network, Transport
-from dray.testing.sim.watched import Watched, watched
+from dray.stats.sketch import Sketch
+from dray.stats.tallies import NAME, PAST, ArchivedTallies, Tally, write_archive
+from sim import clients
+from sim.callers import Producer, Watcher
+from sim.clients import Wait
+from sim.ledger import Ledger
+from sim.lives import Life, Violation
+from sim.loop import Process, VirtualLoop
+from sim.orders import QUEUES, Author
+from sim.overseer import Overseer
+from sim.parts import Parts
+from sim.plan import EPOCH, Plan
+from sim.script import BOUND, CAPPED, KEYED, TASKS, Script, make_app
+from sim.trace import Trace
+from sim.transport import Network, Transport
+from sim.watched import Watched, watched
+from sim.worker import SimulatedWorker
 
 PATIENCE = 900.0
 """Virtual seconds that everything may take to end once the faults have stopped."""
 HAS_ENDED = 0.25
 HEARS_WITHIN = 5.0
-"""Seconds in which a waiter hears of an end when nothing is in the way; it would look for itself after 30."""
+"""Seconds in which an undisturbed waiter hears of an end; by itself it would look after 30."""
 CANCEL_WITHIN = 1.0
 FILL = 40.0
-"""Seconds that the jobs take which fill all slots."""
+"""Duration in seconds of the jobs that fill all slots."""
 FILLS_WITHIN = 8.0
 RUN_BEFORE = 20
-"""Runs of the task whose jobs get second runs, before the simulation begins."""
+"""Earlier runs, before the simulation, of the task whose jobs get second runs."""
 
 Role = Callable[[Process, Transport], Coroutine[Any, Any, None]]
 
 
 @dataclass
 class Member:
-    """A part in the play. Its process may die and be started anew; the part remains."""
+    """One actor. Its process may die and be started anew."""
 
     name: str
     role: Role
@@ -59,18 +59,18 @@ class Member:
     """Needed until everything has ended; the others leave when the faults stop."""
     process: Process | None = None
     incarnation: int = 0
-    hire: Callable[[str], Crew] | None = None
-    crew: Crew | None = None
+    hire: Callable[[str], SimulatedWorker] | None = None
+    worker: SimulatedWorker | None = None
     """Of a worker."""
 
     @property
     def processes(self) -> list[Process]:
-        every = self.crew.processes if self.crew is not None else [self.process]
+        every = self.worker.processes if self.worker is not None else [self.process]
         return [process for process in every if process is not None and process.alive]
 
 
 class Inside:
-    """The few facts that the ledger compares with its own."""
+    """The broker's state, for comparison with the ledger."""
 
     def __init__(self, broker: Watched) -> None:
         self._world = broker.world
@@ -113,7 +113,7 @@ class Stage:
         self.calm = False
         self.warden = self.transport(Process("warden", loop))
         self._over: dict[str, tuple[object, float]] = {}
-        """Of each wait whose jobs are all over: what tells this end from another, and when it was seen."""
+        """Each wait whose jobs are all over: a fingerprint of their ends, and when it was seen."""
 
     def transport(self, process: Process, overseer: Overseer | None = None) -> Transport:
         return Transport(self.network, process, overseer)
@@ -145,7 +145,7 @@ class Stage:
             self.fail(violation)
 
     async def _remember(self) -> None:
-        """What is usual was learnt before: a simulation is too short for that."""
+        """Write statistics of earlier runs: a simulation is too short to learn what is usual."""
         if self.plan.has("stragglers"):
             took = Sketch()
             took.add([0.3] * RUN_BEFORE)
@@ -153,7 +153,7 @@ class Stage:
             self.ledger.runs["twin"] = RUN_BEFORE
             while self.ledger.papers.version(PAST, NAME, self.clock()) == 0:
                 with contextlib.suppress(BrokerAway):
-                    await write_past(self.warden, Past(tasks={"twin": tally}), 0)
+                    await write_archive(self.warden, ArchivedTallies(tasks={"twin": tally}), 0)
 
     # Actors
 
@@ -213,28 +213,31 @@ class Stage:
         tasks = None if n == 0 or dice.random() < 0.6 else tuple(dice.sample(TASKS, 4))
         bands = None if n == 0 or dice.random() < 0.8 else frozenset(range(7))
         queues = tuple(dice.sample(QUEUES, len(QUEUES)))
+        other = self.plan.dice(f"queues{n}")
+        if other.random() < 0.4:
+            queues = other.choice((("all",), (queues[0], "*"), (f"{queues[0]}*", *queues[1:])))
         member = Member(f"worker{n}", self._nothing, lasting=True)
 
-        def hire(name: str) -> Crew:
+        def hire(name: str) -> SimulatedWorker:
             settings = Settings(
                 broker_url="memory://",
                 namespace="sim",
                 queues=queues,
                 tasks=tasks,
                 priorities=bands,
-                concurrency=dice.randint(1, 4),
+                concurrency=dice.randint(1, 9 if self.plan.has("poison") else 4),
                 lease=int(self.plan.lease * 1000),
                 timeout=dice.choice([300_000, 12_000]),
                 max_jobs_per_process=dice.choice([None, None, 20]),
             )
-            return Crew(self, name, settings, dice, lambda: self._relaunch(member))
+            return SimulatedWorker(self, name, settings, dice, lambda: self._relaunch(member))
 
         member.hire = hire
         self.members.append(member)
         self._launch(member)
 
     async def _nothing(self, process: Process, broker: Transport) -> None:
-        """A worker is a crew."""
+        """A worker starts its own processes."""
 
     def _launch(self, member: Member) -> None:
         if self.calm and not member.lasting:
@@ -242,8 +245,8 @@ class Stage:
         member.incarnation += 1
         name = f"{member.name}.{member.incarnation}"
         if member.hire is not None:
-            member.crew = member.hire(name)
-            member.crew.start()
+            member.worker = member.hire(name)
+            member.worker.start()
             return
         process = member.process = Process(name, self.loop)
         process.on_kill.append(lambda: self._killed(member, process))
@@ -268,7 +271,7 @@ class Stage:
         self._later(self.dice.uniform(0.1, 5), self._launch, member)
 
     def _later(self, seconds: float, act: Callable[..., None], *args: object) -> None:
-        """In no process, or it would die with the one that happens to be running."""
+        """Run outside of any process, or it would die with the current one."""
         self.loop.call_later(seconds, act, *args, context=Context())
 
     # Faults
@@ -280,18 +283,18 @@ class Stage:
             self._check_waits()
             for member in self.members:
                 for process in member.processes:
-                    self._befall(process, beat * self._weight(member.crew, process))
-                if member.crew is not None and self.dice.random() < 2 * plan.cut * beat:
+                    self._befall(process, beat * self._weight(member.worker, process))
+                if member.worker is not None and self.dice.random() < 2 * plan.cut * beat:
                     self._cut_off(*member.processes)  # the whole machine
-                if member.crew is not None and self.dice.random() < 0.005:
-                    member.crew.stop()
+                if member.worker is not None and self.dice.random() < 0.005:
+                    member.worker.stop()
 
     @staticmethod
-    def _weight(crew: Crew | None, process: Process) -> int:
-        """A supervisor out of contact costs its executor the session, which matters when that is busy."""
-        if crew is None or process is crew.process:
+    def _weight(worker: SimulatedWorker | None, process: Process) -> int:
+        """Cut off the supervisor of a busy executor, which costs it the session."""
+        if worker is None or process is worker.process:
             return 1
-        return 2 + 4 * len(crew.overseer.active)
+        return 2 + 4 * len(worker.overseer.active)
 
     def _befall(self, process: Process, beat: float) -> None:
         plan = self.plan
@@ -321,7 +324,7 @@ class Stage:
                 if not member.lasting:
                     process.kill()
         # The network is not written for being waited for; this is the only place that does.
-        while self.network.astray:  # noqa: ASYNC110
+        while self.network.astray:
             await asyncio.sleep(HAS_ENDED)
         nothing = SetLimits(rate=None, max_running=None)
         for queue in QUEUES:
@@ -354,23 +357,23 @@ class Stage:
             raise Violation("watch", f"{wait.process.name} never heard of the end of {wait.ids}", wait.ids[0])
 
     def _complain(self) -> None:
-        for crew in self._crews():
-            if (complaint := crew.overseer.complaint()) is not None:
+        for worker in self._workers():
+            if (complaint := worker.overseer.complaint()) is not None:
                 raise complaint
 
-    def _crews(self) -> list[Crew]:
-        crews = [member.crew for member in self.members if member.crew is not None]
-        return [crew for crew in crews if crew.process.alive]
+    def _workers(self) -> list[SimulatedWorker]:
+        workers = [member.worker for member in self.members if member.worker is not None]
+        return [worker for worker in workers if worker.process.alive]
 
     def _all_over(self, wait: Wait) -> object:
-        """What tells their ends from later ones, if all of these jobs are over; else None."""
+        """A fingerprint of these jobs' ends, if all are over; else None."""
         lives = [self.ledger.lives.get(id) for id in wait.ids]
         if all(life is None or life.finished is not None for life in lives):
             return [(None, 0) if life is None else (life.finished, life.replays) for life in lives]
         return None
 
     def _check_waits(self) -> None:
-        """Whoever waits hears of the end soon, not only when it looks for itself."""
+        """Each waiter hears of the end soon, not only when it looks by itself."""
         now, limit = self.loop.time(), HEARS_WITHIN + 12 * self.plan.slow
         for key, wait in self.board.waits.items():
             ends, process = self._all_over(wait), wait.process
@@ -389,8 +392,8 @@ class Stage:
         """Workers leave in good order; then nothing changes any more."""
         for member in self.members:
             member.lasting = member.lasting and member.hire is None
-        for crew in self._crews():
-            crew.stop()
+        for worker in self._workers():
+            worker.stop()
         await asyncio.sleep(self.plan.lease * 3 + 35)
         for member in self.members:
             member.lasting = False
@@ -401,33 +404,33 @@ class Stage:
     # Executors
 
     async def _fill(self) -> None:
-        """No slot was lost: each executor can run as many jobs as it may. And all of them stop when told."""
-        while any(process.frozen for member in self.members for process in member.processes):  # noqa: ASYNC110
+        """Each executor can fill all its slots, and all runs stop when asked."""
+        while any(process.frozen for member in self.members for process in member.processes):
             await asyncio.sleep(HAS_ENDED)
-        crews = self._crews()
+        workers = self._workers()
         payload = Script(seconds=FILL).payload()
-        most = sum(crew.overseer.concurrency for crew in crews) * 2
+        most = sum(worker.overseer.concurrency for worker in workers) * 2
         ids = [f"fill-{n}" for n in range(most)]
         jobs = [Job(id=id, task="plain", queue="a", payload=payload, timeout=300_000) for id in ids]
         await self.warden.put(jobs)
         await asyncio.sleep(FILLS_WITHIN + 8 * self.plan.slow)
-        for crew in crews:
-            overseer, known = crew.overseer, crew.settings.tasks
+        for worker in workers:
+            overseer, known = worker.overseer, worker.settings.tasks
             if (
-                not crew.process.alive
-                or crew.settings.max_jobs_per_process
+                not worker.process.alive
+                or worker.settings.max_jobs_per_process
                 or (known and "plain" not in known)
             ):
                 continue
             if len(overseer.active) < overseer.concurrency:
                 text = f"{len(overseer.active)} jobs in {overseer.concurrency} slots, and more are ready"
-                raise Violation("slots", f"{crew.process.name}: {text}")
+                raise Violation("slots", f"{worker.process.name}: {text}")
         await self.warden.edit(Ids(tuple(ids)), Cancel())
         await asyncio.sleep(CANCEL_WITHIN + 8 * self.plan.slow)
-        for crew in self._crews():
-            for live in crew.overseer.active:
+        for worker in self._workers():
+            for live in worker.overseer.active:
                 if live.ref[0] in ids and not live.cancelled:
-                    raise Violation("told", f"{crew.process.name} has not heard of a cancel", live.ref[0])
+                    raise Violation("told", f"{worker.process.name} has not heard of a cancel", live.ref[0])
 
     async def _reckon(self) -> None:
         await self._probe()
@@ -470,6 +473,6 @@ class Stage:
 
 
 def _at_rest(life: Life) -> bool:
-    """Finished, or waiting for what will never be."""
+    """Finished, or waiting for a job that will never end."""
     waits_for_good = not life.may_start() and not life.must_be_cancelled()
     return life.state.finished or (life.state is State.WAITING and waits_for_good)

@@ -1,4 +1,4 @@
-"""What happened, line by line. Lines are kept as values and put into words only when somebody reads them."""
+"""The trace of a run, line by line. Lines are kept as values and formatted only when they are shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from dray.broker.verbs import Event
 from dray.job import Job, Outcome, Settled, Taken
-from dray.testing.sim.transport import Call
+from sim.transport import Call
 
 Line = tuple[float, str, str, tuple[str, ...]]
 """When, who, what, about which jobs."""
@@ -37,7 +37,7 @@ class Trace:
         self.say(_who(call), f"{call.verb} !! {type(error).__name__}: {error}", _shown(call, None)[0])
 
     def about(self, job: str | None, most: int = 30) -> list[str]:
-        """The last lines on one job, with what befell processes; all the last lines if no job is named."""
+        """The last lines about one job, and about processes; about everything if no job is given."""
         chosen = [line for line in self.lines if job is None or job in line[3] or not line[3]]
         return [to_text(line) for line in chosen[-most:]]
 
@@ -57,7 +57,7 @@ def _who(call: Call) -> str:
 
 
 def _shown(call: Call, reply: Any) -> tuple[list[str], str]:
-    """The jobs a call is about, and the reply in a few words (none for what says little)."""
+    """The jobs of a call, and its reply in a few words (empty for verbs that say little)."""
     items = reply if isinstance(reply, list) else []
     match call.verb:
         case "put":

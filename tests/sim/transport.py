@@ -1,7 +1,7 @@
 """The way to the broker, with everything that can go wrong on it.
 
 Each delivery of a call is a task of the network, not of the caller: it goes on when the caller is killed or
-frozen. What the broker does meanwhile is told to whoever watches, by the call it belongs to.
+frozen. The broker's steps are reported to the ledger, by the call they belong to.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from dray.broker.verbs import (
 from dray.errors import BrokerAway
 from dray.job import Job, Outcome, Record, Settled, Taken
 from dray.policy import Retention
-from dray.testing.sim.lives import Violation
-from dray.testing.sim.loop import Process
-from dray.testing.sim.plan import Plan
+from sim.lives import Violation
+from sim.loop import Process
+from sim.plan import Plan
 
 GIVES_UP = 3.0
 """Seconds after which a caller stops waiting for a reply that is late."""
@@ -63,22 +63,22 @@ class Call:
         self.named = named
         self.delivery = 0
         self.forwarding = False
-        """The step at hand delivers the outbox; it is not the verb's own."""
+        """The current step delivers the outbox; it is not the verb's own."""
         self.effects: list[tuple[str, str, int]] = []
-        """What the verb's own step of this delivery did: (kind, id, run)."""
+        """The effects of the verb's own step in this delivery: (kind, id, run)."""
         self.notes: dict[str, Any] = {}
         """What the ledger wants to remember until the reply."""
 
 
 class CutShort(Exception):
-    """The verb ended between two of its steps: whoever ran it is gone, and so is the reply."""
+    """The verb ended between two of its steps: its caller is gone, and so is the reply."""
 
 
 CALL: ContextVar[Call | None] = ContextVar("CALL", default=None)
 
 
 class Watch(Protocol):
-    """Who looks on at the broker's door."""
+    """Sees the replies of the broker: the ledger."""
 
     def replied(self, call: Call, reply: Any) -> None: ...
     def refused(self, call: Call, error: Exception) -> None: ...
@@ -86,7 +86,7 @@ class Watch(Protocol):
 
 
 class Witness(Protocol):
-    """Who looks on at a caller's door."""
+    """Sees the calls of one process: the overseer."""
 
     def asks(self, call: Call) -> None: ...
     def hears(self, call: Call, reply: object) -> None: ...
@@ -116,7 +116,7 @@ class Network:
         return reply
 
     def _later(self, seconds: float, act: Callable[..., object], *args: object) -> None:
-        # In no process: what is on its way is not stopped by whatever befalls its sender.
+        # Outside of any process: a call on its way goes on whatever happens to its sender.
         self.loop.call_later(seconds, act, *args, context=Context())
 
     def _arrive(self, call: Call, faults: Faults, reply: asyncio.Future[Any]) -> None:
@@ -124,7 +124,7 @@ class Network:
             return
         task = self.loop.create_task(self._serve(call, faults, reply), context=Context())
         if call.verb == "wait":
-            # A blocking read ends with its connection: nobody else may get what it would hear.
+            # A blocking read ends with its connection, and takes no news from others.
             reply.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
             call.process.on_kill.append(task.cancel)
 
@@ -182,7 +182,7 @@ class Network:
 def _fail(reply: asyncio.Future[Any]) -> None:
     if not reply.done():
         reply.set_exception(BrokerAway("no reply"))
-        # A killed caller never looks; that is no news.
+        # Retrieved, because a killed caller never does.
         reply.exception()
 
 
@@ -197,7 +197,7 @@ def _answer(reply: asyncio.Future[Any], answer: Any) -> None:
 
 
 class Faults:
-    """What befalls one call."""
+    """The faults of one call."""
 
     def __init__(self, plan: Plan, dice: random.Random, verb: str, calm: bool) -> None:
         self.before, self.after = dice.uniform(0.0002, plan.slow), dice.uniform(0.0002, plan.slow)
@@ -329,13 +329,23 @@ class Transport:
         return reply
 
     async def find(
-        self, query: Query, *, cursor: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        query: Query,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        newest: bool = False,
+        now: int | None = None,
     ) -> Page:
-        reply: Page = await self._call("find", query, cursor=cursor, limit=limit)
+        reply: Page = await self._call("find", query, cursor=cursor, limit=limit, newest=newest)
         return reply
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
         reply: list[QueueInfo] = await self._call("queues")
+        return reply
+
+    async def queue_names(self) -> list[str]:
+        reply: list[str] = await self._call("queue_names")
         return reply
 
     async def usage(self, job: Job, *, now: int | None = None) -> Usage:

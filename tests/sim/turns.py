@@ -1,10 +1,10 @@
-"""Whether groups take turns, counted from the outside."""
+"""Checks that groups take turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dray.testing.sim.lives import Life, Violation
+from sim.lives import Life, Violation
 
 Class = tuple[str, int, str]
 """Queue, priority, task."""
@@ -20,7 +20,7 @@ class Turns:
         """By class: (group, one of its jobs in line) → the groups that had a turn since it had one."""
 
     def check(self, taken: Sequence[Life], ready: Sequence[Life], runnable: Callable[[Life], bool]) -> None:
-        """`taken` in the order of the reply; `ready` as it is after that: what can start now could before."""
+        """`taken` in the order of the reply; `ready` as it is afterwards: what can start now could before."""
         waiting: dict[Class, list[Life]] = {}
         for life in ready:
             waiting.setdefault(_class(life), []).append(life)
@@ -39,12 +39,12 @@ class Turns:
                 text = f"{group} had two turns while {other.id} of group {other.job.group} could have started"
                 raise Violation("turns", text, life.id)
             after[witness] = passed | {group}
-        # Whoever cannot start just now keeps its turn, and what was counted for it.
+        # A group that cannot start now keeps its turn, and the turns that were counted for it.
         kept = {witness: passed for witness, passed in before.items() if witness[0] != group}
         self._passed[_class(life)] = {**kept, **after}
 
     def forget(self, queue: str) -> None:
-        """Something was changed by hand there: jobs may have left their class and come back."""
+        """A queue was changed by hand: jobs may have left their class and come back."""
         self._passed = {name: passed for name, passed in self._passed.items() if name[0] != queue}
 
 

@@ -1,4 +1,4 @@
-"""The reference broker with a window in it: every step is seen, and a verb may stop between its steps."""
+"""The reference broker, observed: every step is seen, and a verb may stop between its steps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Protocol
 
 from dray.broker.memory import MemoryBroker
 from dray.broker.memory.audit import problems
-from dray.broker.memory.world import World
+from dray.broker.memory.store import JobStore
 from dray.broker.verbs import FORWARD_STEP, Entry
 from dray.policy import Retention
-from dray.testing.sim.transport import CALL, Call, CutShort
+from sim.transport import CALL, Call, CutShort
 
 CUT_SHORT = 0.5
-"""How often a skipped step takes the rest of the verb with it."""
+"""The chance that a skipped step ends the verb."""
 
 
 class StepWatch(Protocol):
@@ -24,7 +24,7 @@ class StepWatch(Protocol):
 
 
 class Watched(MemoryBroker):
-    """Put before the broker under test by `watched`, so that its own overrides are what is watched."""
+    """Mixed in before the broker under test by `watched`, so that its overrides are observed."""
 
     step_watch: StepWatch
     skip: float
@@ -37,12 +37,12 @@ class Watched(MemoryBroker):
         self._seen: dict[str, int] = {}
 
     @property
-    def world(self) -> World:
-        return self._world
+    def world(self) -> JobStore:
+        return self._store
 
     def problems(self) -> list[str]:
         """What `audit` says, without being a step."""
-        return problems(self._world)
+        return problems(self._store)
 
     @contextmanager
     def _step(self, now: int | None) -> Iterator[int]:
@@ -52,7 +52,7 @@ class Watched(MemoryBroker):
 
     def _news_of_feed(self) -> list[Entry]:
         news: list[Entry] = []
-        for name, queue in self._world.queues.items():
+        for name, queue in self._store.queues.items():
             seen = self._seen.get(name, 0)
             if queue.entries > seen:
                 fresh = queue.entries - seen
@@ -61,9 +61,9 @@ class Watched(MemoryBroker):
         return news
 
     async def _forward(self, now: int | None, limit: int = FORWARD_STEP) -> int:
-        """A step at a time: others come between, and whoever calls may be gone before the last one."""
+        """Forward step by step: other calls come between, and the caller may be gone before the last."""
         call, sent = CALL.get(), 0
-        while self._world.outbox and sent < limit:
+        while self._store.outbox and sent < limit:
             if not self.calm:
                 if self.dice.random() < self.skip:
                     if self.dice.random() < CUT_SHORT:
@@ -81,7 +81,7 @@ class Watched(MemoryBroker):
 
 
 def watched(broker: type[MemoryBroker], clock: Callable[[], int], retention: Retention) -> Watched:
-    """The broker under test, with the window."""
+    """The broker under test, observed."""
     kind = type(f"Watched{broker.__name__}", (Watched, broker), {})
     made = kind("sim", clock=clock, retention=retention)
     assert isinstance(made, Watched)

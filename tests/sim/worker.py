@@ -14,27 +14,28 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from dray.broker.verbs import Broker
+from dray.documents.worker_registry import WorkerInfo
 from dray.errors import BrokerError
 from dray.job import Outcome
-from dray.roster import WorkerInfo
 from dray.settings import Settings
-from dray.testing.sim.loop import Process, VirtualLoop
-from dray.testing.sim.overseer import Overseer
-from dray.testing.sim.parts import Parts
-from dray.testing.sim.plan import Plan
-from dray.testing.sim.script import make_app
-from dray.testing.sim.stand_ins import runners
-from dray.testing.sim.trace import Trace
-from dray.testing.sim.transport import Transport
-from dray.worker.accounting import Accounts
-from dray.worker.channel import Lapsed, Measured, Message, Started, Stop, Stuck
-from dray.worker.heartbeats import Heartbeats
-from dray.worker.lifeline import Lifeline
-from dray.worker.stats import Books
+from dray.settings.queue_choice import is_pattern
+from dray.worker.channel import Message, RunStatistics, SessionLapsed, Started, Stop, Stuck
+from dray.worker.executor.accounting import Accounts
+from dray.worker.retrying_broker import RetryingBroker
+from dray.worker.supervisor.heartbeats import Heartbeats
+from dray.worker.supervisor.statistics import WorkerStatistics
+from sim.loop import Process, VirtualLoop
+from sim.overseer import Overseer
+from sim.parts import Parts
+from sim.plan import Plan
+from sim.script import make_app
+from sim.stand_ins import runners
+from sim.trace import Trace
+from sim.transport import Transport
 
 
 class Scene(Protocol):
-    """What the stage is to a crew."""
+    """The stage, as a worker uses it."""
 
     plan: Plan
     loop: VirtualLoop
@@ -62,8 +63,8 @@ class Pipe:
         self._hear(self._sent.popleft())
 
 
-class Crew:
-    """An executor and its supervisor, from start to end. `over` is called when the executor has ended."""
+class SimulatedWorker:
+    """An executor and its supervisor. `over` is called when the executor has ended."""
 
     def __init__(
         self, scene: Scene, name: str, settings: Settings, dice: random.Random, over: Callable[[], None]
@@ -71,21 +72,22 @@ class Crew:
         self._scene, self._dice, self._over = scene, dice, over
         self.settings = settings
         self.process = Process(name, scene.loop)
-        self.boss = Boss(self, scene, dice) if dice.random() < 0.7 else None
+        self.supervisor = SimulatedSupervisor(self, scene, dice) if dice.random() < 0.7 else None
         self.overseer = Overseer(self.process, settings.concurrency, scene.trace, scene.loop, scene.fail)
-        self.overseer.bounded = settings.max_jobs_per_process is not None
+        turns = not settings.queues or any(map(is_pattern, settings.queues))
+        self.overseer.bounded = turns or settings.max_jobs_per_process is not None
         self._executor: Any = None
         self._in_order = False
         self.process.on_kill.append(self._ended)
 
     @property
     def processes(self) -> list[Process]:
-        return [self.process] if self.boss is None else [self.process, self.boss.process]
+        return [self.process] if self.supervisor is None else [self.process, self.supervisor.process]
 
     def start(self) -> None:
         self.process.start(self._scene.guard(self.process, self._main()))
-        if self.boss is not None:
-            self.boss.start()
+        if self.supervisor is not None:
+            self.supervisor.start()
 
     async def _main(self) -> None:
         scene, process = self._scene, self.process
@@ -102,13 +104,13 @@ class Crew:
             broker,
             settings=self.settings,
             session_name=process.name,
-            runners=lambda judge: runners(judge, process, self.overseer, dice, scene.parts.on_loop),
+            runners=lambda judge: runners(judge, process, self.overseer, dice, scene.parts),
             clock=scene.clock,
             random=dice.random,
             state=self.overseer,
             accounts=Accounts(scene.loop.time, scene.loop.time, scene.clock),
-            renews=self.boss is None,
-            say=None if self.boss is None else self._say,
+            renews=self.supervisor is None,
+            send=None if self.supervisor is None else self._say,
         )
         await executor.run()
         self._in_order = True
@@ -116,26 +118,26 @@ class Crew:
 
     def _say(self, message: Message) -> None:
         self.overseer.says(message)
-        if self.boss is not None:
-            self.boss.ears.send(message)
+        if self.supervisor is not None:
+            self.supervisor.ears.send(message)
 
     def hear(self, message: Message) -> None:
-        """In the executor's process."""
+        """Handle a message in the executor's process."""
         if self._executor is not None:
             self.overseer.is_told_by_supervisor(message)
             self._executor.hear(message)
 
     def stop(self) -> None:
-        """In good order, with some grace."""
+        """Stop the executor in good order, with some grace."""
         self._scene.trace.say(self.process.name, "asked to stop")
         grace = Stop(self._dice.choice([0, 1000, 30_000]))
-        if self.boss is None:
+        if self.supervisor is None:
             self.process.call(self.hear, grace)
-        elif self.boss.process.alive:
-            self.boss.send(grace)
+        elif self.supervisor.process.alive:
+            self.supervisor.send(grace)
 
     def deserted(self) -> None:
-        """Its supervisor is gone, which the end of the channel tells."""
+        """The supervisor is gone: the executor sees the end of the channel."""
 
         def abandon() -> None:
             if self._executor is not None:
@@ -148,33 +150,33 @@ class Crew:
 
     def _ended(self) -> None:
         self._scene.trace.say(self.process.name, "ended" if self._in_order else "killed")
-        if self.boss is not None:
-            self.boss.process.call(self.boss.bury, not self._in_order, delay=0.01)
+        if self.supervisor is not None:
+            self.supervisor.process.call(self.supervisor.bury, not self._in_order, delay=0.01)
         self._over()
 
 
-class Boss:
-    """The supervisor of one executor; to `Heartbeats` it is that executor."""
+class SimulatedSupervisor:
+    """The supervisor of one executor; `Heartbeats` uses it as that executor."""
 
-    def __init__(self, crew: Crew, scene: Scene, dice: random.Random) -> None:
-        self._crew, self._scene, self._dice = crew, scene, dice
-        self.process = Process(f"{crew.process.name}.boss", scene.loop)
+    def __init__(self, worker: SimulatedWorker, scene: Scene, dice: random.Random) -> None:
+        self._worker, self._scene, self._dice = worker, scene, dice
+        self.process = Process(f"{worker.process.name}.boss", scene.loop)
         self.process.on_kill.append(self._killed)
         self._broker = scene.transport(self.process)
         self.ears = Pipe(self.process, self._hear)
-        self._mouth = Pipe(crew.process, crew.hear)
+        self._mouth = Pipe(worker.process, worker.hear)
         self.session: str | None = None
         self.epoch = 0
         self._sessions: dict[str, None] = {}
         self._stuck: list[Outcome] = []
-        self._books = Books(self.process.name, scene.loop.time)
+        self._statistics = WorkerStatistics(self.process.name, scene.loop.time)
 
     def start(self) -> None:
         self.process.start(self._scene.guard(self.process, self._main()))
 
     async def _main(self) -> None:
-        settings, loop = self._crew.settings, self._scene.loop
-        line = Lifeline(self._broker, settings.lease / 1000, wall=loop.time, monotonic=loop.time)
+        settings, loop = self._worker.settings, self._scene.loop
+        line = RetryingBroker(self._broker, settings.lease / 1000, wall=loop.time, monotonic=loop.time)
         beats = Heartbeats(
             line,
             lease=settings.lease,
@@ -187,7 +189,7 @@ class Boss:
             try:
                 await beats.renew()
                 if self._scene.plan.has("stragglers"):
-                    await self._books.tell(line)
+                    await self._statistics.write(line)
             except (BrokerError, OSError):
                 pause = self._dice.uniform(0.1, min(pause, 2.0))
             await asyncio.sleep(pause)
@@ -196,23 +198,23 @@ class Boss:
         if isinstance(message, Started):
             self.session, self.epoch = message.session, message.epoch
             self._sessions[message.session] = None
-        elif isinstance(message, Measured):
-            self._books.hear(message)
+        elif isinstance(message, RunStatistics):
+            self._statistics.add(message)
         elif isinstance(message, Stuck):
-            self._scene.trace.say(self._crew.process.name, "stuck")
+            self._scene.trace.say(self._worker.process.name, "stuck")
             self._stuck = message.outcomes
-            self._crew.process.kill()
+            self._worker.process.kill()
 
     def send(self, message: Message) -> None:
         self._mouth.send(message)
 
     def lapse(self) -> None:
         if self.session is not None:
-            self.send(Lapsed(self.session))
+            self.send(SessionLapsed(self.session))
             self.session = None
 
     def bury(self, suspect: bool) -> None:
-        """The executor is gone: free what it held."""
+        """The executor is gone: free its jobs."""
         last, self.session = self.session, None
         self.process.start(self._scene.guard(self.process, self._free(last, suspect)))
 
@@ -234,7 +236,7 @@ class Boss:
 
     def _killed(self) -> None:
         self._scene.trace.say(self.process.name, "killed")
-        self._crew.deserted()
+        self._worker.deserted()
 
 
 def _nobody() -> WorkerInfo:

@@ -1,4 +1,4 @@
-"""`python -m dray.testing.walk`: walk for a while, or replay one seed, and print the shortest failure."""
+"""`python -m walk`: walk for a while, or replay one seed, and print the shortest failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import sys
 import time
 
-from dray.testing.walk import Coverage, Options, shrink, side, walk
+from walk import Coverage, Options, shrink, side, walk
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dray.testing.walk", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m walk", description=__doc__)
     parser.add_argument("--brokers", nargs="+", default=["memory://", "memory://"], metavar="URL")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--first-seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""What of an answer must agree between brokers, and how two that do not agree differ."""
+"""The part of a reply that all brokers must agree on, and the first difference of two replies."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from dray.broker.verbs import Doc, DocReply, Heard, Wake
 from dray.errors import DrayError, InvalidInput
 from dray.job import ENVELOPE_VERSION, Job, Record, Taken
-from dray.testing.walk.table import Table
+from walk.scripted_broker import ScriptedBroker
 
 
-def shape(table: Table, reply: Any) -> Any:
+def comparable(broker: ScriptedBroker, reply: Any) -> Any:
     """The part of a reply that is the same on every broker."""
     match reply:
         case DrayError():
@@ -22,32 +22,32 @@ def shape(table: Table, reply: Any) -> Any:
             # `work` means only that there may be some; `wait_take` checks that it is not missed.
             return "wake", reply.told, tuple(sorted(reply.finished))
         case Doc():
-            return reply.kind, reply.name, reply.value, table.version_rank(reply), reply.expires
+            return reply.kind, reply.name, reply.value, broker.version_rank(reply), reply.expires
         case DocReply():
-            return reply.written, shape(table, reply.doc)
+            return reply.written, comparable(broker, reply.doc)
         case Heard():
             # These name sets of runs: nothing follows from their order.
             return reply.opened, reply.epoch, sorted(reply.lost), sorted(reply.cancelled)
         case list():
-            return [shape(table, part) for part in reply]
+            return [comparable(broker, part) for part in reply]
         case tuple():
-            return tuple(shape(table, part) for part in reply)
+            return tuple(comparable(broker, part) for part in reply)
         case Record() | Taken() if reply.job.version > ENVELOPE_VERSION:
             return replace(reply, job=_readable(reply.job))
         case {"docs": docs, "records": records, **rest}:
-            shown = {id: shape(table, record) for id, record in records.items()}
-            return {"docs": shape(table, docs), "records": shown, **rest}
+            shown = {id: comparable(broker, record) for id, record in records.items()}
+            return {"docs": comparable(broker, docs), "records": shown, **rest}
         case _:
             return reply
 
 
 def _readable(job: Job) -> Job:
-    """What can be told of a job of a newer form than this code can read; the rest is opaque once stored."""
+    """The fields of a job of a newer envelope version that are readable; the rest is opaque once stored."""
     return Job(version=job.version, id=job.id, task=job.task, queue=job.queue, priority=job.priority)
 
 
 def difference(first: Any, second: Any, path: str = "") -> str:
-    """Where two values differ first."""
+    """The first place where two values differ."""
     if isinstance(first, msgspec.Struct) and type(first) is type(second):
         for name in first.__struct_fields__:
             if getattr(first, name) != getattr(second, name):

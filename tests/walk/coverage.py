@@ -1,4 +1,4 @@
-"""What has happened along the way, counted on the reference."""
+"""Counts the calls, replies and transitions of a walk, on the reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dray.broker.memory import MemoryBroker
-from dray.broker.memory.world import Kept, World
+from dray.broker.memory.store import JobEntry, JobStore
 from dray.broker.verbs import Broker, DocReply, Edited, Swept, Wake
 from dray.errors import DrayError
 from dray.job import TRANSITIONS, Move, Sign, State
@@ -21,7 +21,7 @@ UNREACHABLE: Final[dict[Transition, str]] = {
 
 
 class Coverage:
-    """Counters: what was called, what was answered, and which transitions jobs went through."""
+    """Counters of calls, replies and transitions of jobs."""
 
     def __init__(self) -> None:
         self.transitions: Counter[Transition] = Counter()
@@ -30,12 +30,12 @@ class Coverage:
         self.ops = 0
 
     def watch(self, broker: Broker) -> None:
-        """Count what happens inside a reference broker that has not been used yet."""
+        """Count the transitions inside an unused reference broker."""
         if isinstance(broker, MemoryBroker):
-            broker._world = _CountingWorld(broker.retention, self)
+            broker._store = _CountingStore(broker.retention, self)
 
     def missing(self) -> list[Transition]:
-        """Transitions that have not happened, though they can."""
+        """Possible transitions that have not happened."""
         return [
             (move, before, after)
             for move, table in TRANSITIONS.items()
@@ -46,7 +46,7 @@ class Coverage:
 
     def note(self, verb: str, args: dict[str, Any], reply: Any) -> None:
         self.ops += 1
-        for words in _words(verb, args, reply):
+        for words in _categories(verb, args, reply):
             self.answers[words] += 1
 
     def table(self) -> str:
@@ -59,7 +59,7 @@ class Coverage:
         return "\n".join(lines)
 
 
-def _words(verb: str, args: dict[str, Any], reply: Any) -> Sequence[tuple[str, ...]]:
+def _categories(verb: str, args: dict[str, Any], reply: Any) -> Sequence[tuple[str, ...]]:
     match verb, reply:
         case _, DrayError():
             field = str(getattr(reply, "field", ""))
@@ -89,21 +89,21 @@ def _words(verb: str, args: dict[str, Any], reply: Any) -> Sequence[tuple[str, .
             return [(verb, "some" if reply else "none")]
 
 
-class _CountingWorld(World):
+class _CountingStore(JobStore):
     def __init__(self, retention: Retention, coverage: Coverage) -> None:
         super().__init__(retention)
         self._coverage = coverage
 
-    def move(self, kept: Kept, move: Move, to: State, run: int = 0) -> None:
+    def move(self, kept: JobEntry, move: Move, to: State, run: int = 0) -> None:
         before = kept.state
         super().move(kept, move, to, run)
         self._coverage.transitions[move, before, to] += 1
 
-    def delete(self, kept: Kept, now: int) -> None:
+    def delete(self, kept: JobEntry, now: int) -> None:
         self._coverage.transitions[Move.DELETED, kept.state, State.NOT_FOUND] += 1
         super().delete(kept, now)
 
-    def note(self, kept: Kept, kind: Move | Sign, run: int = 0) -> None:
+    def note(self, kept: JobEntry, kind: Move | Sign, run: int = 0) -> None:
         super().note(kept, kind, run)
         if isinstance(kind, Sign):
             self._coverage.signs[kind] += 1

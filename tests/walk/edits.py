@@ -25,7 +25,7 @@ from dray.broker.verbs import (
     Speculate,
 )
 from dray.job import Job, State
-from dray.testing.walk.jobs import GROUPS, HOUR, IDS, KEYS, MINUTE, RATES, TAGS, Jobs
+from walk.jobs import GROUPS, HOUR, IDS, KEYS, MINUTE, RATES, TAGS, Jobs
 
 STATES = tuple(state for state in State if state is not State.NOT_FOUND)
 
@@ -40,7 +40,7 @@ def edit(rng: Random, jobs: Jobs, known: list[str], now: int) -> dict[str, Any]:
         }
     args: dict[str, Any] = {"action": _job_action(rng, now), "dry_run": rng.random() < 0.08}
     if rng.random() < 0.25:
-        return args | {"selection": query(rng, jobs, known), "limit": rng.choice((2, 1000, 1000))}
+        return args | {"selection": query(rng, jobs, known, now), "limit": rng.choice((2, 1000, 1000))}
     ids = tuple(rng.sample(known, min(len(known), rng.randint(1, 4))))
     if rng.random() < 0.05:
         ids += ids[:1]
@@ -50,12 +50,12 @@ def edit(rng: Random, jobs: Jobs, known: list[str], now: int) -> dict[str, Any]:
 def _job_action(rng: Random, now: int) -> JobAction:
     due = max(0, now + rng.choice((-MINUTE, 0, 1, 700, MINUTE, 3 * HOUR)))
     actions = (
-        Cancel("by hand") if rng.random() < 0.5 else Cancel(),
+        Cancel("by hand", force=rng.random() < 0.3) if rng.random() < 0.5 else Cancel(),
         Retry(),
         Delete(),
         Reschedule(due),
         Reprioritise(rng.choice((0, 5, 9))),
-        Speculate(),
+        Speculate(rng.choice((None, 1, 1, 2))),
     )
     return rng.choices(actions, (3, 3, 2, 4, 2, 1))[0]
 
@@ -78,7 +78,7 @@ def _scope_action(rng: Random, of_task: bool) -> ScopeAction:
     return SetLimits(**{name: rng.choice(fields[name]) for name in names})
 
 
-def query(rng: Random, jobs: Jobs, known: list[str]) -> Query:
+def query(rng: Random, jobs: Jobs, known: list[str], now: int) -> Query:
     choices: dict[str, Any] = {
         "state": rng.choice(STATES),
         "queue": rng.choice(jobs.queues),
@@ -88,6 +88,7 @@ def query(rng: Random, jobs: Jobs, known: list[str]) -> Query:
         "group": rng.choice(GROUPS),
         "key": rng.choice(KEYS),
         "parent": rng.choice(IDS),
+        "since": now - rng.choice((0, 1, 10_000, 3_600_000)),
     }
     odds = {"state": 0.4, "queue": 0.3, "task": 0.15}
     return Query(**{name: value for name, value in choices.items() if rng.random() < odds.get(name, 0.06)})

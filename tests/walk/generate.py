@@ -1,4 +1,4 @@
-"""Random calls: mostly sensible in the light of what the reference has answered, sometimes not."""
+"""Random calls: mostly sensible for the known state, sometimes not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dray.broker.verbs import Beat, DocWrite, Filter, Ids, Interest, Report, Speculate
+from dray.broker.verbs import Beat, DocWrite, Filter, Ids, Interest, ProgressReport, Speculate
 from dray.job import ENVELOPE_VERSION, Error, Outcome, OutcomeKind, Progress
 from dray.policy import Retention
-from dray.testing.walk.edits import edit, query, refused
-from dray.testing.walk.jobs import HOUR, IDS, MINUTE, SECOND, SESSIONS, Jobs
-from dray.testing.walk.script import START, Op
-from dray.testing.walk.view import View
+from walk.edits import edit, query, refused
+from walk.jobs import HOUR, IDS, MINUTE, SECOND, SESSIONS, Jobs
+from walk.known_state import KnownState
+from walk.script import START, Op
 
 T = TypeVar("T")
 Args = dict[str, Any]
@@ -45,25 +45,25 @@ WEIGHTS: Final = {
 }
 
 PACES: Final = ((70, 27, 2, 0.3, 0.1, 1), (55, 30, 10, 2, 0.7, 2), (40, 20, 25, 10, 3, 2))
-"""How likely a pause is none, milliseconds, seconds, minutes, hours, or a step back."""
+"""Weights of pauses: none, milliseconds, seconds, minutes, hours, a step back."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What a walk may do."""
+    """Options of a walk."""
 
     steps: int = 60
     repeats: float = 0.08
-    """How often a call is made twice."""
+    """Share of calls that are made twice."""
     backwards: bool = True
     """The clock may go back a little."""
     floods: float = 0.0003
-    """How often a put is one of more jobs than a single step handles."""
+    """Share of puts with more jobs than a single step handles."""
 
 
 class Generator:
     """The calls of one walk."""
 
-    def __init__(self, rng: Random, view: View, options: Options) -> None:
+    def __init__(self, rng: Random, view: KnownState, options: Options) -> None:
         self.rng, self.view, self.options = rng, view, options
         self.jobs = Jobs(rng)
         self.now = START
@@ -88,7 +88,7 @@ class Generator:
         return Op(verb, make(session), self.now, 1 + repeats, rng.random() < 0.1)
 
     def _verb(self, session: str) -> str:
-        """Any, but mostly something that can be done now."""
+        """A random verb, mostly one that is possible now."""
         verb = self.rng.choices(self._verbs, self._weights)[0]
         if verb == "put" and self._crowded():
             verb = "take"
@@ -105,7 +105,7 @@ class Generator:
         return sum(not state.finished for state in self.view.ids.values()) > 44
 
     def ending(self) -> list[Op]:
-        """The order of the lines and the state of the limits are hidden; what is handed out shows them."""
+        """Take jobs to show the hidden order of jobs and state of limits."""
         beat = Beat("last", HOUR)
         args = {"session": "last", "request": 0, "filter": Filter(), "want": 50}
         ops = [Op("check", {"mail": True}, self.now), Op("renew", {"beats": (beat,)}, self.now)]
@@ -126,7 +126,7 @@ class Generator:
         return tuple(self.rng.sample(choices, min(len(choices), self.rng.randint(1, most))))
 
     def _known(self) -> list[str]:
-        """Ids to name: jobs there are, and now and then one that there is not."""
+        """Ids of existing jobs, and sometimes of none."""
         known = list(self.view.ids)[-30:]
         return known if known and self.rng.random() < 0.95 else [*known, *IDS]
 
@@ -216,6 +216,7 @@ class Generator:
             reason=rng.choice((None, "no way"))
             if kind in (OutcomeKind.DEAD, OutcomeKind.CANCELLED)
             else None,
+            together=rng.choice((1, 1, 2, 3, 200, 5000)) if kind is OutcomeKind.CRASHED else 1,
         )
 
     def _run(self) -> int:
@@ -236,7 +237,7 @@ class Generator:
         ids = list(self.view.held.get(session, ())) or self._known()
         reports = self._some(ids, 2) if rng.random() < 0.3 else ()
         done = Progress(rng.randint(0, 9) / 2, rng.choice((None, 10.0)), rng.choice(("", "step\n'1'")))
-        return Beat(session, lease, tuple(Report(id, self._run(), done) for id in reports))
+        return Beat(session, lease, tuple(ProgressReport(id, self._run(), done) for id in reports))
 
     def _release(self, session: str) -> Args:
         rng = self.rng
@@ -253,7 +254,10 @@ class Generator:
     def _edit(self, session: str) -> Args:
         held = [id for ids in self.view.held.values() for id in ids]
         if held and "speculate" in self.jobs.features and self.rng.random() < 0.3:
-            return {"selection": Ids(self._some(held)), "action": Speculate()}
+            return {
+                "selection": Ids(self._some(held)),
+                "action": Speculate(self.rng.choice((None, None, 1, 2))),
+            }
         return edit(self.rng, self.jobs, self._of_one_state(), self.now)
 
     def _of_one_state(self) -> list[str]:
@@ -273,8 +277,9 @@ class Generator:
 
     def _find(self, session: str) -> Args:
         return {
-            "query": query(self.rng, self.jobs, self._known()),
+            "query": query(self.rng, self.jobs, self._known(), self.now),
             "limit": self.rng.choice((1, 3, 100, 1000)),
+            "newest": self.rng.random() < 0.5,
         }
 
     def _queues(self, session: str) -> Args:

@@ -1,4 +1,4 @@
-"""Random jobs, made of few words, so that they meet each other often."""
+"""Random jobs with few different names, so that they often share queue, key or group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from dray.job import ENVELOPE_VERSION, Job
-from dray.testing.walk.script import START
+from walk.script import START
 
 QUEUES: Final = ("q1", "q2", "q3")
 TASKS: Final = ("t1", "t2", "t.3")
@@ -23,6 +23,7 @@ HOUR: Final = 60 * MINUTE
 FEATURES: Final = (
     "client_id",
     "crashes",
+    "deadline",
     "due",
     "group",
     "key",
@@ -42,7 +43,7 @@ FEATURES: Final = (
     "waits_for",
 )
 EVERYDAY: Final = frozenset({"due", "max_running", "priority", "rate"})
-"""What brokers have short ways for."""
+"""Values for which brokers have fast paths."""
 
 
 class Jobs:
@@ -98,6 +99,8 @@ class Jobs:
             fields["due"] = max(0, now + rng.choice((-HOUR, -1, 0, 1, 500, 3 * SECOND, 2 * MINUTE, 5 * HOUR)))
         if self._has("ttl"):
             fields["ttl"] = rng.choice((1, 400, 5 * SECOND, 10 * MINUTE))
+        if self._has("deadline"):
+            fields["deadline"] = rng.choice((600, 20 * SECOND, 2 * MINUTE, 15 * MINUTE))
         if rng.random() < 0.05:
             fields["created"] = START - rng.randint(0, HOUR)
         if not self.everyday and rng.random() < 0.1:
@@ -148,7 +151,7 @@ class Jobs:
         return fields
 
     def _unusual(self) -> dict[str, Any]:
-        """What a broker only carries along; it must come back as it was."""
+        """Fields that a broker only stores; they must come back unchanged."""
         every: dict[str, Any] = {
             "payload": bytes((0, 255, 39, 10)),
             "headers": {"traceparent": "00-1", "é": "\x00\n"},
@@ -162,7 +165,7 @@ class Jobs:
         return {name: every[name] for name in names}
 
     def _waits_for(self, id: str, known: list[str]) -> tuple[str, ...]:
-        """Jobs that exist, and now and then one that may be put later."""
+        """Ids of existing jobs, and sometimes of one that may be put later."""
         rng = self.rng
         ids = rng.sample(known, min(len(known), rng.randint(0, 2)))
         if rng.random() < 0.4:

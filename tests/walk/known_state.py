@@ -1,4 +1,4 @@
-"""What is known of the brokers' state from the reference's answers, so that calls can be to the point."""
+"""The state of the brokers as far as the reference's replies show it; makes random calls meaningful."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dray.broker.verbs import Accepted, Beat
 from dray.job import Outcome, Record, State, Taken, Verdict
 
 
-class View:
-    """A guess that is mostly right: the reference may know more, and that is part of the fun."""
+class KnownState:
+    """An approximation: the reference may know more, so some calls miss, which is welcome."""
 
     def __init__(self) -> None:
         self.ids: dict[str, State] = {}
         self.held: dict[str, dict[str, None]] = {}
         self.alive: dict[str, int] = {}
-        """When the lease of each session ends."""
+        """Session → the end of its lease."""
 
     def learn(self, verb: str, args: dict[str, Any], at: int, reply: object) -> None:
-        """Take note of an answer of the reference."""
+        """Update from a reply of the reference."""
         match verb, reply:
             case "put", list():
                 self._learn_put(reply)

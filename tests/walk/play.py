@@ -1,4 +1,4 @@
-"""Making the calls of a walk on every broker, and comparing what they answer."""
+"""Makes the calls of a walk on every broker, and compares the replies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dray.broker import Broker, connect
 from dray.broker.verbs import run_blocking
 from dray.errors import DrayError, InvalidInput
 from dray.policy import Retention
-from dray.testing.walk.coverage import Coverage
-from dray.testing.walk.generate import Generator, Options
-from dray.testing.walk.script import START, Op, Script, show_op
-from dray.testing.walk.shape import difference, shape
-from dray.testing.walk.table import Broken, Table
-from dray.testing.walk.view import View
+from walk.comparison import comparable, difference
+from walk.coverage import Coverage
+from walk.generate import Generator, Options
+from walk.known_state import KnownState
+from walk.script import START, Op, Script, show_op
+from walk.scripted_broker import RuleBroken, ScriptedBroker
 
 T = TypeVar("T")
 Clock = Callable[[], int]
@@ -31,21 +31,21 @@ Open = Callable[[Retention, Clock], Awaitable[Broker]]
 
 
 class Side(msgspec.Struct, frozen=True):
-    """A broker to walk: how to open a new and empty one."""
+    """One broker of a walk: its name, and how to open an empty one."""
 
     name: str
     open: Open
     blocking: bool = False
-    """It is opened with `blocking=True`: its verbs are run by `run_blocking`."""
+    """Opened with `blocking=True`: `run_blocking` runs its verbs."""
 
 
 _worlds: Final = itertools.count(1)
 
 
 def side(url: str, *, blocking: bool = False) -> Side:
-    """The broker with this URL; every walk has a namespace of its own there.
+    """The broker with this URL; every walk has its own namespace there.
 
-    `{n}` in the URL stands for a number, so that every walk has a store of its own as well.
+    `{n}` in the URL becomes a number, so that every walk has its own store as well.
     """
 
     async def open(retention: Retention, clock: Clock) -> Broker:
@@ -58,11 +58,11 @@ def side(url: str, *, blocking: bool = False) -> Side:
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """Two brokers that do not agree, or one that is wrong by itself."""
+    """Two brokers disagree, or one breaks a rule by itself."""
 
     what: str
     script: Script
-    """The calls up to the one that shows it."""
+    """The calls up to the one that failed."""
     names: tuple[str, ...]
     seed: int | None = None
 
@@ -83,7 +83,7 @@ def walk(
     options: Options | None = None,
     coverage: Coverage | None = None,
 ) -> Mismatch | None:
-    """Walk the brokers side by side; the first is the reference. None if they agree all the way."""
+    """Walk the brokers side by side; the first is the reference. None if they always agree."""
     chosen = options or Options()
     if steps is not None:
         chosen = replace(chosen, steps=steps)
@@ -93,7 +93,7 @@ def walk(
 async def _walk(
     seed: int, sides: Sequence[Side], options: Options, coverage: Coverage | None
 ) -> Mismatch | None:
-    view = View()
+    view = KnownState()
     generator = Generator(Random(seed), view, options)
     done: list[Op] = []
     async with _player(sides, generator.retention, view, coverage) as player:
@@ -117,7 +117,7 @@ def replay(script: Script, first: Side, second: Side, *more: Side) -> Mismatch |
 
 
 async def replay_on(script: Script, sides: Sequence[Side]) -> Mismatch | None:
-    async with _player(sides, script.retention, View(), None) as player:
+    async with _player(sides, script.retention, KnownState(), None) as player:
         for place, step in enumerate(script.ops):
             wrong = await player.play(step)
             if wrong is not None:
@@ -127,23 +127,23 @@ async def replay_on(script: Script, sides: Sequence[Side]) -> Mismatch | None:
 
 @asynccontextmanager
 async def _player(
-    sides: Sequence[Side], retention: Retention, view: View, coverage: Coverage | None
+    sides: Sequence[Side], retention: Retention, view: KnownState, coverage: Coverage | None
 ) -> AsyncIterator[_Player]:
     player = _Player(sides, view, coverage)
     try:
         await player.open(retention)
         yield player
     finally:
-        for table in player.tables:
-            await table.close()
+        for broker in player.brokers:
+            await broker.close()
 
 
 class _Player:
-    """Keeps the brokers in step, and what relative numbers in a script refer to."""
+    """Makes each call on all brokers, and resolves the relative numbers of a script."""
 
-    def __init__(self, sides: Sequence[Side], view: View, coverage: Coverage | None) -> None:
+    def __init__(self, sides: Sequence[Side], view: KnownState, coverage: Coverage | None) -> None:
         self.sides, self.view, self.coverage = sides, view, coverage
-        self.tables: list[Table] = []
+        self.brokers: list[ScriptedBroker] = []
         self._now = START
         self._runs: dict[str, list[int]] = {}
         self._requests: dict[str, int] = {}
@@ -151,15 +151,15 @@ class _Player:
     async def open(self, retention: Retention) -> None:
         for side in self.sides:
             broker = await side.open(retention, lambda: self._now)
-            if self.coverage is not None and not self.tables:
+            if self.coverage is not None and not self.brokers:
                 self.coverage.watch(broker)
-            self.tables.append(Table(broker, side.blocking))
+            self.brokers.append(ScriptedBroker(broker, side.blocking))
 
     def mismatch(self, what: str, ops: Sequence[Op], retention: Retention, seed: int | None) -> Mismatch:
         return Mismatch(what, Script(tuple(ops), retention), tuple(side.name for side in self.sides), seed)
 
     async def play(self, step: Op) -> str | None:
-        """Make one call on every broker. Says what is wrong, if anything is."""
+        """Make one call on every broker; returns the problem, if there is one."""
         self._now = step.at
         try:
             args = self._resolve(step.args)
@@ -168,48 +168,48 @@ class _Player:
                 await self._play_once(step, args)
             if before != await self._look(step):
                 return f"{self.sides[0].name}: a call that was refused has changed something"
-        except Broken as broken:
+        except RuleBroken as broken:
             return str(broken)
         return None
 
     async def _play_once(self, step: Op, args: dict[str, Any]) -> None:
-        shapes = []
-        for place, table in enumerate(self.tables):
+        answers = []
+        for place, broker in enumerate(self.brokers):
             reply = await self._make(place, step, args)
             if step.verb == "refused" and not isinstance(reply, InvalidInput):
-                raise Broken(f"{self.sides[place].name}: this was not refused, but answered {reply!r}")
-            shapes.append(shape(table, reply))
+                raise RuleBroken(f"{self.sides[place].name}: this was not refused, but answered {reply!r}")
+            answers.append(comparable(broker, reply))
             if place == 0:
                 self._learn(step, args, reply)
-        for place, other in enumerate(shapes[1:], 1):
-            if other != shapes[0]:
+        for place, other in enumerate(answers[1:], 1):
+            if other != answers[0]:
                 between = f"{self.sides[0].name} and {self.sides[place].name} differ"
-                raise Broken(f"{between}\n{difference(shapes[0], other)}")
+                raise RuleBroken(f"{between}\n{difference(answers[0], other)}")
 
     async def _make(self, place: int, step: Op, args: dict[str, Any]) -> Any:
-        """The reply; an error that is part of the contract is one as well."""
+        """The reply, which may be an error of the contract."""
         try:
-            return await self._guard(place, self.tables[place].make(step.verb, args, step.at, step.clock))
+            return await self._guard(place, self.brokers[place].make(step.verb, args, step.at, step.clock))
         except DrayError as error:
             return error
 
     async def _guard(self, place: int, call: Coroutine[Any, Any, T]) -> T:
-        """Whatever else a broker raises is wrong, though another raises it too."""
+        """Any other exception is wrong, even if another broker raises it too."""
         name = self.sides[place].name
         try:
             return await call
         except DrayError:
             raise
-        except Broken as broken:
-            raise Broken(f"{name}: {broken}") from None
+        except RuleBroken as broken:
+            raise RuleBroken(f"{name}: {broken}") from None
         except Exception:
-            raise Broken(f"{name} failed:\n{traceback.format_exc(limit=-4)}") from None
+            raise RuleBroken(f"{name} failed:\n{traceback.format_exc(limit=-4)}") from None
 
     async def _look(self, step: Op) -> object:
-        """The reference before and after a call that is to be refused."""
+        """The state of the reference, to compare before and after a call that must be refused."""
         if step.verb != "refused":
             return None
-        return await self._guard(0, self.tables[0].look(step.at))
+        return await self._guard(0, self.brokers[0].look(step.at))
 
     def _learn(self, step: Op, args: dict[str, Any], reply: Any) -> None:
         if self.coverage is not None:

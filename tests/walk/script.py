@@ -1,4 +1,4 @@
-"""A call as data: what a walk does, in a form that can be replayed, cut down and printed.
+"""A call as data, which can be replayed, cut down and printed.
 
 Some numbers are only known once the calls before have been made. In a script they are relative, so that they
 stay meaningful when calls are left out:
@@ -19,7 +19,7 @@ import msgspec
 from dray.policy import Retention
 
 START = 1_700_000_000_000
-"""When every walk begins."""
+"""The time at which every walk begins."""
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ def op(at: int, verb: str, /, *, times: int = 1, clock: bool = False, **args: An
 
 
 class Script(msgspec.Struct, frozen=True):
-    """Everything that is needed to make a walk again."""
+    """The calls of a walk, to make it again."""
 
     ops: tuple[Op, ...]
     retention: Retention = Retention()
@@ -53,7 +53,7 @@ class Script(msgspec.Struct, frozen=True):
         lines = "".join(f"    {show_op(step)},\n" for step in self.ops)
         sides = ", ".join(f"side({name!r})" for name in names)
         return (
-            "from dray.testing.walk import *\n"
+            "from walk import *\n"
             "from dray.broker.verbs import *\n"
             "from dray.job import *\n\n"
             f"script = Script((\n{lines}), {show(self.retention)})\n"
@@ -70,7 +70,7 @@ def show_op(step: Op) -> str:
 
 
 def show(value: object) -> str:
-    """A value as Python, structs with no more than the fields that are not at their default."""
+    """A value as Python source; structs without fields at their default."""
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.fields(value)
         said = [

@@ -1,4 +1,4 @@
-"""One broker at the table: how the calls of a script are made on it, pages and cursors included."""
+"""Makes the calls of a script on one broker, through all pages and cursors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAGES_MAX: Final = 5000
 NEVER_SEEN: Final = 1 << 40
 
 
-class Broken(Exception):
-    """A broker broke a rule that needs no other broker to be seen."""
+class RuleBroken(Exception):
+    """A broker broke a rule; no comparison with another broker is needed to see that."""
 
 
-class Table:
-    """Makes calls on one broker and remembers what later calls refer to."""
+class ScriptedBroker:
+    """One broker, and the versions and cursors that later calls refer to."""
 
     def __init__(self, broker: Broker, blocking: bool) -> None:
         self.broker = broker
@@ -54,7 +54,7 @@ class Table:
         args = dict(args)
         copies, when = args.pop("copies", None), args.get("when")
         if copies is not None:
-            args["jobs"] = tuple(copy for job in args["jobs"][:1] for copy in flood(job, copies))
+            args["jobs"] = tuple(copy for job in args["jobs"][:1] for copy in copies_of(job, copies))
         if isinstance(when, DocWrite):
             version = self._version(when.kind, when.name, when.expect_version)
             args["when"] = replace(when, expect_version=version)
@@ -71,18 +71,20 @@ class Table:
         return seen[expected] if len(seen) >= -expected else NEVER_SEEN
 
     def version_rank(self, doc: Doc) -> int:
-        """Versions are the broker's own affair, except that those of one document grow."""
+        """The rank of a version. Brokers choose versions freely, but those of one document grow."""
         seen = self._versions.setdefault((doc.kind, doc.name), [])
         if not seen or doc.version > seen[-1]:
             seen.append(doc.version)
         if doc.version not in seen:
-            raise Broken(f"the version of {doc.kind} {doc.name} went back to {doc.version} from {seen[-1]}")
+            raise RuleBroken(
+                f"the version of {doc.kind} {doc.name} went back to {doc.version} from {seen[-1]}"
+            )
         return seen.index(doc.version)
 
     # verbs that come in steps
 
     async def _find(self, args: Args) -> list[Record]:
-        """All pages. Their order is left open; that no job is listed twice is not."""
+        """All pages. Their order is open unless `newest` is set; no job may come twice."""
         found: list[Record] = []
         cursor: str | None = None
         for _ in range(PAGES_MAX):
@@ -90,13 +92,13 @@ class Table:
             found += page.records
             cursor = page.cursor
             if len(page.records) > args.get("limit", 100):
-                raise Broken(f"a page of {len(page.records)} jobs where {args['limit']} were asked for")
+                raise RuleBroken(f"a page of {len(page.records)} jobs where {args['limit']} were asked for")
             if cursor is None:
-                return sorted(found, key=lambda record: record.id)
-        raise Broken("find has no end")
+                return found if args.get("newest") else sorted(found, key=lambda record: record.id)
+        raise RuleBroken("find has no end")
 
     async def _edit(self, args: Args) -> Edited:
-        """All steps: where one ends is left open, as it is for the pages of `find`."""
+        """All steps; brokers may cut them differently, as the pages of `find`."""
         changed: list[str] = []
         refused: list[tuple[str, str]] = []
         cursor: str | None = None
@@ -107,15 +109,15 @@ class Table:
             cursor = edited.cursor
             if cursor is None:
                 return Edited(tuple(changed), tuple(refused))
-        raise Broken("edit has no end")
+        raise RuleBroken("edit has no end")
 
     async def _sweep(self, args: Args) -> Swept:
-        """Until there is no more to do: which of several lapsed sessions comes first is left open."""
+        """Sweep until nothing is left: the order of lapsed sessions is open."""
         total = Swept()
         for _ in range(PAGES_MAX):
             swept = await self.run(self.broker.sweep(**args))
-            if swept.repairs:
-                raise Broken(f"sweep repaired what was sound: {swept.repairs}")
+            if swept.repairs or swept.finished:
+                raise RuleBroken(f"sweep repaired what was sound: {swept.repairs or swept.finished}")
             total = Swept(
                 promoted=total.promoted + swept.promoted,
                 lapsed=total.lapsed + swept.lapsed,
@@ -125,7 +127,7 @@ class Table:
             )
             if not swept.more:
                 return total
-        raise Broken("sweep has no end")
+        raise RuleBroken("sweep has no end")
 
     # the feed and waiting, which know no `now`
 
@@ -145,25 +147,25 @@ class Table:
     async def _feed(
         self, cursor: dict[str, int], limit: int
     ) -> tuple[list[Entry], dict[str, int], tuple[str, ...]]:
-        """All entries after a cursor. Their numbers must go on from it without a hole."""
+        """All entries after a cursor. Their numbers must follow it without a gap."""
         entries: list[Entry] = []
         gaps: set[str] = set()
         for _ in range(PAGES_MAX):
             feed = await self.run(self.broker.events(cursor, limit=limit))
             gaps.update(feed.gaps)
             if len(feed.entries) > limit:
-                raise Broken(f"{len(feed.entries)} entries where {limit} were asked for")
+                raise RuleBroken(f"{len(feed.entries)} entries where {limit} were asked for")
             for entry in feed.entries:
-                last = cursor.get(entry.queue, 0)
+                last = cursor.get(entry.queue, entry.number - 1)  # the first of a queue is the oldest kept
                 if entry.queue not in gaps and entry.number != last + 1:
-                    raise Broken(f"entry {entry.number} of {entry.queue} follows {last}")
+                    raise RuleBroken(f"entry {entry.number} of {entry.queue} follows {last}")
                 cursor = cursor | {entry.queue: entry.number}
             if not feed.entries:
                 return entries, feed.cursor, tuple(sorted(gaps))
             if feed.cursor != cursor:
-                raise Broken(f"the cursor is {feed.cursor} after entries up to {cursor}")
+                raise RuleBroken(f"the cursor is {feed.cursor} after entries up to {cursor}")
             entries += feed.entries
-        raise Broken("the feed has no end")
+        raise RuleBroken("the feed has no end")
 
     async def _wait(self, args: Args) -> Reply:
         return await self.run(self.broker.wait(args["interest"], 0))
@@ -173,10 +175,10 @@ class Table:
         wake = await self.run(self.broker.wait(interest, 0))
         taken = await self.run(self.broker.take(**args))
         if taken and not wake.work:
-            raise Broken("wait said that there is no work, but there was some to take")
+            raise RuleBroken("wait said that there is no work, but there was some to take")
         return wake, taken
 
-    # all at once
+    # refused calls and the whole state
 
     async def _refused(self, args: Args) -> Reply:
         args = dict(args)
@@ -186,15 +188,15 @@ class Table:
         return await self.run(getattr(self.broker, verb)(**args))
 
     async def _check(self, args: Args) -> dict[str, Any]:
-        """Everything that can be seen from outside, and that it is sound."""
+        """The whole visible state, after an audit."""
         now = args.get("now")
         entries, self._checked, _ = await self._feed(self._checked, 1000)
         problems = await self.run(self.broker.audit())
         if problems:
-            raise Broken(f"audit: {problems}")
+            raise RuleBroken(f"audit: {problems}")
         records = await self._find({"query": Query(), "limit": 1000, "now": now})
         if len({record.id for record in records}) < len(records):
-            raise Broken("find lists a job twice")
+            raise RuleBroken("find lists a job twice")
         mail = WATCHERS if args.get("mail") else ()
         return {
             "records": {record.id: record for record in records},
@@ -216,7 +218,7 @@ class Table:
 
 
 def flat(entries: list[Entry]) -> dict[str, list[Any]]:
-    """What happened per queue, in order. How it is cut into entries is left open."""
+    """Events per queue, in order; brokers may cut them into entries differently."""
     events: dict[str, list[Any]] = {}
     for entry in entries:
         events.setdefault(entry.queue, []).extend((entry.at, *_parts(event)) for event in entry.events)
@@ -227,6 +229,6 @@ def _parts(event: Any) -> tuple[str, str, int]:
     return str(event.kind), event.id, event.run
 
 
-def flood(job: Job, copies: int) -> tuple[Job, ...]:
-    """The same job many times, each with an id of its own and no key."""
+def copies_of(job: Job, copies: int) -> tuple[Job, ...]:
+    """Copies of a job with different ids and without a key."""
     return tuple(replace(job, id=f"{job.id}-{n}", key=None, key_ttl=None) for n in range(copies))

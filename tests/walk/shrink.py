@@ -1,4 +1,4 @@
-"""From a long script that fails to a short one: fewer calls first, then simpler ones."""
+"""Shortens a failing script: fewer calls first, then simpler ones."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dray.testing.walk.play import Mismatch, Side, replay_on
-from dray.testing.walk.script import Op, Script, default_of
+from walk.play import Mismatch, Side, replay_on
+from walk.script import Op, Script, default_of
 
 BUDGET = 3000
-"""How many replays a search for a shorter script may take."""
+"""Replays that a search for a shorter script may take."""
 
 
 def shrink(found: Mismatch, first: Side, second: Side, *more: Side, budget: int = BUDGET) -> Mismatch:
-    """A mismatch that fewer and simpler calls show as well."""
+    """The same mismatch with fewer and simpler calls."""
     return asyncio.run(_Shrinker(found, (first, second, *more), budget).run())
 
 
@@ -33,7 +33,7 @@ class _Shrinker:
         return self.best
 
     async def _try(self, ops: Sequence[Op]) -> bool:
-        """Does it still fail with these calls? Then they are the best so far."""
+        """Keep these calls as the best so far if they still fail."""
         if self._left <= 0 or not ops:
             return False
         self._left -= 1

@@ -10,7 +10,7 @@ import hashlib
 
 from bench.peers.subjects.dray import app, producer
 from dray.broker.redis.scripts import SCRIPTS, Script
-from dray.worker import accounting
+from dray.worker.executor import accounting
 
 __all__ = ["app", "producer"]
 

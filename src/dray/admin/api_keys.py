@@ -1,9 +1,11 @@
-"""Keys of the server (`app.keys`): who may do what over the network, and a record of what administrators did.
+"""`app.keys`: the server's API keys with their roles, and the audit log.
 
-A key is shown once, when it is made. The broker keeps its SHA-256: the secret is 256 random bits, so there is
-nothing to guess and no reason for a slow hash.
+A key is shown once, when it is made. The broker keeps its SHA-256. The secret is 256 random bits, which
+cannot be guessed, so a slow hash is not needed.
 
     dray_<id>_<secret>
+
+A namespace that ever had a key is marked. The mark outlives all keys: revoking the last key opens no server.
 """
 
 from __future__ import annotations
@@ -11,36 +13,50 @@ from __future__ import annotations
 import builtins
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 
-from dray.broker.verbs import Broker
-from dray.call import Duration
-from dray.client import Link
+from dray.broker.verbs import Broker, Doc
+from dray.client.link import Link
+from dray.client.sync_async import AppApi, sync_and_async
 from dray.duration import parse_duration
-from dray.errors import InvalidInput
+from dray.errors import InvalidInput, LastAdminKey
 from dray.info import moment
 from dray.job import check_name
-from dray.operate import Desk
-from dray.twins import awaits, blocks
+from dray.options import Duration
+
+if TYPE_CHECKING:
+    from dray.app import App
 
 Role = Literal["read", "submit", "work", "admin"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-AUDIT_MAX: Final = 1000
-"""Entries of the audit log that are kept; the oldest make room for new ones."""
+AUDIT_MAX: Final = 10_000
+"""Changes that the audit log keeps; the oldest make room for new ones."""
+LOOKS_MAX: Final = 1000
+"""Entries of requests that changed nothing, kept apart so that they displace no others."""
 SECRET_MIN: Final = 16
+PLACEHOLDERS: Final = ("change-me", "change_me", "changeme")
+"""Beginnings of secrets in example files, which are publicly known."""
 _KIND: Final = "key"
+_MARK: Final = "ever"
+"""The document that records that there was a key. No key has this id."""
+UNREADABLE: Final = "unreadable"
+"""The name of a listed key that this version of dray cannot read."""
 _AUDIT: Final = "audit"
+_LOOKS: Final = "audit-looks"
 _COUNTER: Final = "audit-count"
 _TEXT_MAX: Final = 1000
+"""Characters of each text except the target, which holds the whole request."""
+_TARGET_MAX: Final = 1_000_000
+"""Bytes of a target: what a document can hold."""
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a key: all but its secret."""
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored key: everything but its secret."""
 
     id: str
     name: str
@@ -48,11 +64,16 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the whole key."""
     roles: frozenset[Role]
     queues: frozenset[str] | None = None
-    """The only queues it is good for; None: all."""
+    """The only queues it may use; None: all."""
     tasks: frozenset[str] | None = None
     created: int = 0
     """Milliseconds since the epoch, like `expires`."""
     expires: int | None = None
+
+    @property
+    def limited(self) -> bool:
+        """True if it may use only certain queues or tasks."""
+        return self.queues is not None or self.tasks is not None
 
     @property
     def created_at(self) -> datetime:
@@ -62,20 +83,24 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     def expires_at(self) -> datetime | None:
         return None if self.expires is None else moment(self.expires)
 
+    def lives(self, now: int) -> bool:
+        """True until it expires."""
+        return self.expires is None or self.expires > now
+
     def matches(self, digest: bytes) -> bool:
-        """Whether it is the key of that digest; takes as long for any other."""
+        """Compare digests in constant time."""
         return hmac.compare_digest(self.digest, digest)
 
 
-class NewKey(msgspec.Struct, frozen=True):
-    """A key that was just made; `secret`, the text that clients send, is not to be had again."""
+class NewApiKey(msgspec.Struct, frozen=True):
+    """A new key; `secret`, the text that clients send, cannot be read again."""
 
-    key: Key
+    key: ApiKey
     secret: str
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that an administrator did, or began to do."""
+    """One action of an administrator, written before it was done."""
 
     at: int
     who: str
@@ -94,18 +119,23 @@ def digest_of(secret: str) -> bytes:
 
 
 def id_of(secret: str) -> str | None:
-    """The id that a key of the form `dray_<id>_<secret>` names."""
+    """The id in a key of the form `dray_<id>_<secret>`."""
     parts = secret.split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] == "dray" else None
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_key = msgspec.msgpack.Decoder(Key).decode
+_decode_key = msgspec.msgpack.Decoder(ApiKey).decode
 _decode_entry = msgspec.msgpack.Decoder(AuditEntry).decode
 
 
-class Keys(Desk):
+class ApiKeys(AppApi):
     """`app.keys`: keys of the server, and the audit log."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app)
+        self.ever = False
+        """The namespace has or had a key. Remembered here in case the broker loses its data."""
 
     async def _create(
         self,
@@ -116,12 +146,12 @@ class Keys(Desk):
         queues: Sequence[str] | None = None,
         tasks: Sequence[str] | None = None,
         expires: Duration | None = None,
-    ) -> NewKey:
-        """Make a key. `admin` includes all roles; `queues` and `tasks` limit what it is good for."""
+    ) -> NewApiKey:
+        """Make a key. `admin` includes all roles; `queues` and `tasks` limit what it may use."""
         id = secrets.token_hex(6)
         secret = f"dray_{id}_{secrets.token_urlsafe(32)}"
         now = self._app.now()
-        key = Key(
+        key = ApiKey(
             id=id,
             name=check_name("name", name),
             digest=digest_of(secret),
@@ -131,64 +161,103 @@ class Keys(Desk):
             created=now,
             expires=None if expires is None else now + parse_duration("expires", expires),
         )
+        await self._guard(link)  # first: revoking a key without a mark would leave no trace
         await link.broker.doc(_KIND, id, _encode(key), expect_version=0)
-        return NewKey(key, secret)
+        return NewApiKey(key, secret)
 
-    async def _list(self, link: Link) -> builtins.list[Key]:
-        """Every key that was not revoked, the oldest first; also those that have expired."""
-        return sorted(await read_keys(link.broker), key=lambda key: (key.created, key.id))
+    async def _list(self, link: Link) -> builtins.list[ApiKey]:
+        """Every key that was not revoked, the oldest first; also those that have expired.
 
-    async def _revoke(self, link: Link, id: str) -> bool:
-        """A server forgets the key within a second or two. False if there is no such key."""
-        check_name("id", id)
-        if (await link.broker.doc(_KIND, id)).doc is None:
+        A key that cannot be read (another version's) is listed as `unreadable`, with its id and no roles.
+        """
+        docs = await link.broker.docs(_KIND)
+        self.ever = self.ever or bool(docs)
+        if self.ever and not any(doc.name == _MARK for doc in docs):  # keys of older versions, or lost data
+            await self._guard(link)
+        found = [_read_key(doc) for doc in docs if doc.name != _MARK]
+        return sorted(found, key=lambda key: (key.created, key.id))
+
+    async def _guard(self, link: Link) -> None:
+        """Close all servers of the namespace to requests without a key, from now on."""
+        await link.broker.doc(_KIND, _MARK, b"", expect_version=0)
+        self.ever = True
+
+    async def _revoke(self, link: Link, id: str, *, force: bool = False) -> bool:
+        """Delete a key; servers refuse it within a second or two. False if there is no such key.
+
+        The last admin key is revoked only with `force`; else `LastAdminKey` is raised.
+        """
+        known = {key.id: key for key in await self._list(link)}
+        key = known.pop(check_name("id", id), None)
+        if key is None:
             return False
+        if not force and _last_admin(key, known.values(), self._app.now()):
+            raise LastAdminKey(id)
         return (await link.broker.doc(_KIND, id, None)).written
 
     async def _record(
-        self, link: Link, who: str, action: str, target: str = "", *, request: str = ""
+        self, link: Link, who: str, action: str, target: str = "", *, request: str = "", changes: bool = True
     ) -> None:
-        """Write an entry into the audit log."""
+        """Write an entry into the audit log. With `changes=False` it goes to a smaller log of its own."""
         entry = AuditEntry(
             at=self._app.now(),
             who=who[:_TEXT_MAX],
             action=action[:_TEXT_MAX],
-            target=target[:_TEXT_MAX],
+            target=_fitting(target),
             request=request[:_TEXT_MAX],
         )
-        place = await _next_place(link.broker)
-        await link.broker.doc(_AUDIT, f"{place % AUDIT_MAX:04}", _encode(entry))
+        kind, most = (_AUDIT, AUDIT_MAX) if changes else (_LOOKS, LOOKS_MAX)
+        place = await _next_place(link.broker, kind)
+        await link.broker.doc(kind, f"{place % most:04}", _encode(entry))
 
     async def _audit(self, link: Link, limit: int = 100) -> builtins.list[AuditEntry]:
-        """What administrators did, the latest first."""
-        found = [_decode_entry(doc.value) for doc in await link.broker.docs(_AUDIT)]
+        """The audit log, latest entry first."""
+        docs = [*await link.broker.docs(_AUDIT), *await link.broker.docs(_LOOKS)]
+        found = [_decode_entry(doc.value) for doc in docs]
         return sorted(found, key=lambda entry: entry.at, reverse=True)[:limit]
 
-    create, acreate = blocks(_create), awaits(_create)
-    list, alist = blocks(_list), awaits(_list)
-    revoke, arevoke = blocks(_revoke), awaits(_revoke)
-    record, arecord = blocks(_record), awaits(_record)
-    audit, aaudit = blocks(_audit), awaits(_audit)
+    create, acreate = sync_and_async(_create)
+    list, alist = sync_and_async(_list)
+    guard, aguard = sync_and_async(_guard)
+    revoke, arevoke = sync_and_async(_revoke)
+    record, arecord = sync_and_async(_record)
+    audit, aaudit = sync_and_async(_audit)
 
 
-async def read_keys(broker: Broker) -> list[Key]:
-    """All keys. One that cannot be read (another version's) opens nothing."""
-    found = []
-    for doc in await broker.docs(_KIND):
-        try:
-            found.append(_decode_key(doc.value))
-        except msgspec.MsgspecError:
-            continue
-    return found
+def _read_key(doc: Doc) -> ApiKey:
+    """An unreadable key grants nothing, but still counts as a key: servers stay closed."""
+    try:
+        return _decode_key(doc.value)
+    except msgspec.MsgspecError:
+        return ApiKey(id=doc.name, name=UNREADABLE, digest=b"", roles=frozenset())
 
 
-async def _next_place(broker: Broker) -> int:
-    """A number for each entry; two writers never get the same."""
+def _last_admin(key: ApiKey, others: Iterable[ApiKey], now: int) -> bool:
+    """True if no other live key could administer what this key can."""
+    if "admin" not in key.roles or not key.lives(now):
+        return False
+    return not any(
+        "admin" in other.roles and other.lives(now) and (key.limited or not other.limited) for other in others
+    )
+
+
+def _fitting(target: str) -> str:
+    """The target; if a document cannot hold it, as much as fits and a hash of the whole."""
+    data = target.encode("utf-8", "replace")
+    if len(data) <= _TARGET_MAX:
+        return target
+    rest = f"… ({len(data)} bytes, sha256={sha256(data).hexdigest()})"
+    return data[:_TARGET_MAX].decode("utf-8", "ignore") + rest
+
+
+async def _next_place(broker: Broker, kind: str) -> int:
+    """The next number of a kind of entry; two writers never get the same."""
+    name = "next" if kind == _AUDIT else kind
     while True:
-        doc = (await broker.doc(_COUNTER, "next")).doc
+        doc = (await broker.doc(_COUNTER, name)).doc
         number = 0 if doc is None else int(doc.value)
         version = 0 if doc is None else doc.version
-        written = await broker.doc(_COUNTER, "next", b"%d" % (number + 1), expect_version=version)
+        written = await broker.doc(_COUNTER, name, b"%d" % (number + 1), expect_version=version)
         if written.written:
             return number
 
@@ -208,19 +277,26 @@ def _names(field: str, given: Sequence[str] | None) -> frozenset[str] | None:
     return frozenset(check_name(field, name) for name in given)
 
 
-def keys_in_settings(texts: Sequence[str]) -> tuple[Key, ...]:
-    """The keys that the setting `api_keys` names: `[role+role:]secret` or `[role+role:]sha256=hex`.
+def keys_in_settings(texts: Sequence[str]) -> tuple[ApiKey, ...]:
+    """The keys of the setting `api_keys`: `[role+role:]secret` or `[role+role:]sha256=hex`.
 
-    Without a role it may do everything.
+    A key without a role may do everything.
     """
     return tuple(_key_in_settings(number, text) for number, text in enumerate(texts, 1))
 
 
-def _key_in_settings(number: int, text: str) -> Key:
-    said, colon, rest = text.partition(":")
-    roles, secret = (frozenset(ROLES), text)
-    if colon and all(role in ROLES for role in said.split("+")):
-        roles, secret = read_roles(said.split("+")), rest
+def _key_in_settings(number: int, text: str) -> ApiKey:
+    prefix, colon, secret = text.partition(":")
+    roles = frozenset(ROLES)
+    if not colon:
+        secret = text
+    elif all(role in ROLES for role in prefix.split("+")):
+        roles = read_roles(prefix.split("+"))
+    else:  # perhaps a misspelt role: a wrong guess could make a key with all roles
+        allowed = f"only roles ({', '.join(ROLES)}; joined by +) may stand before a colon, like read:SECRET"
+        raise InvalidInput("api_keys", "hidden", allowed)
+    if secret.lower().startswith(PLACEHOLDERS):
+        raise InvalidInput("api_keys", "hidden", "a secret of your own is allowed, not the example's")
     if secret.startswith("sha256="):
         try:
             digest = bytes.fromhex(secret.removeprefix("sha256="))
@@ -233,4 +309,4 @@ def _key_in_settings(number: int, text: str) -> Key:
     else:
         digest = digest_of(secret)
     name = f"settings-{number}"
-    return Key(id=name, name=name, digest=digest, roles=roles)
+    return ApiKey(id=name, name=name, digest=digest, roles=roles)

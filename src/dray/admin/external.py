@@ -1,10 +1,10 @@
-"""Jobs for whoever is not a dray worker (`app.external`): hold them, then say what became of them.
+"""`app.external`: fetch jobs without being a dray worker, hold them, and report their outcome.
 
     for job in app.external.fetch(["images"], limit=10, lease="1m", wait="30s"):
         app.external.ack(job.id, job.token, {"size": 42})
 
-It is what workers in other languages use through gRPC. One fetch is one session at the broker, with the lease
-asked for: `extend` keeps all jobs of that fetch, and every later word is checked as that of any worker is.
+Workers in other languages use it through gRPC. One fetch is one session at the broker, with the requested
+lease: `extend` keeps all jobs of that fetch, and every later call is fenced like that of any worker.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from dray.broker.verbs import Beat, Broker, Filter, Interest, Report
-from dray.call import Duration
-from dray.client import Link
+from dray.broker.verbs import Beat, Broker, Filter, Interest, ProgressReport
+from dray.client.link import Link
+from dray.client.sync_async import AppApi, sync_and_async
+from dray.documents.lease_token import Token, read_token
 from dray.duration import DAY, format_duration, parse_duration
 from dray.errors import (
     BrokerError,
@@ -44,10 +45,8 @@ from dray.job import (
     Verdict,
     check_name,
 )
-from dray.operate import Desk
+from dray.options import Duration
 from dray.policy import Backoff, BackoffFunction, retry_delay
-from dray.tokens import Token, read_token
-from dray.twins import awaits, blocks
 
 if TYPE_CHECKING:
     from dray.app import App
@@ -61,16 +60,16 @@ MESSAGE_MAX: Final = 2000
 TRACEBACK_MAX: Final = 16 * 1024
 _REASON_MAX: Final = 500
 _LOOK_AGAIN: Final = 30.0
-"""Seconds after which a fetch that waits looks for itself."""
+"""Seconds after which a waiting fetch checks for jobs without a notification."""
 _MARK: Final = "external"
 _MARK_TTL: Final = 7 * DAY
 _TRIES: Final = 10
 _OPEN_MAX: Final = 10_000
-"""Sessions that are remembered, to end them with their last job."""
+"""Sessions that are remembered, so that they end with their last job."""
 
 
 class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that was fetched. Whoever has the token may say what becomes of it, until the lease is over."""
+    """A fetched job. Its token allows to report the outcome until the lease is over."""
 
     id: str
     token: str
@@ -80,18 +79,18 @@ class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     """From 1."""
     args: tuple[Any, ...] | None
-    """None if only its codec can tell them: then there is `payload`."""
+    """None if only its codec can read them from `payload`."""
     kwargs: dict[str, Any] | None
     payload: bytes
     """The call as `codec` wrote it."""
     codec: str
     retries: int
     timeout: float | None
-    """Seconds that it may run; None if nothing is said about it. Nobody but its holder sees to that."""
+    """Seconds that it may run, or None; the holder must enforce it."""
     lease_until: datetime
     suspect: bool = False
-    """Whoever held it before did not come back: run it alone. If the lease of such a run ends, that counts as
-    a crash of the job, and `max_crashes` of them make it dead."""
+    """Its last holder disappeared: run it alone. A lease that ends during such a run counts as a crash, and
+    `max_crashes` of them make the job dead."""
     key: str | None = None
     group: str | None = None
     tags: tuple[str, ...] = ()
@@ -100,20 +99,20 @@ class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extended(msgspec.Struct, frozen=True):
-    """What `extend` tells."""
+    """The reply of `extend`."""
 
     lease_until: datetime
     cancelling: bool
     """The job was asked to stop: stop it, then `nack` it in any way."""
 
 
-class External(Desk):
+class External(AppApi):
     """`app.external`: hold jobs without being a dray worker."""
 
     def __init__(self, app: App) -> None:
         super().__init__(app)
         self._open: dict[str, set[str]] = {}
-        """Jobs by session, of fetches that were made here."""
+        """Jobs by session, of fetches made in this process."""
 
     async def _fetch(
         self,
@@ -126,10 +125,10 @@ class External(Desk):
         wait: Duration = 0,
         max_bytes: int | None = None,
     ) -> list[HeldJob]:
-        """Hold up to `limit` jobs for `lease`, in the order of any worker; if there are none, wait for some.
+        """Take up to `limit` jobs and hold them for `lease`; if there are none, wait for some.
 
-        `tasks` are the only ones you can run (None: any). Arguments of all of them together stay below
-        `max_bytes`, except for the first. A job whose holder died before comes alone.
+        `tasks` are the tasks you can run (None: any). The arguments of all jobs stay below `max_bytes`
+        together, except those of the first. A job whose last holder died comes alone.
         """
         fetch = _Fetch(self._app, link, max_bytes)
         held = await fetch.run(
@@ -148,7 +147,7 @@ class External(Desk):
     async def _ack(
         self, link: Link, id: str, token: str, result: object = None, *, codec: str | None = None
     ) -> State:
-        """It succeeded. Returns how the job stands: `cancelled` if it was asked to stop meanwhile.
+        """Report success. Returns the job's state: `cancelled` if it was asked to stop meanwhile.
 
         Repeating the call changes nothing. Raises `LeaseLost` if the run is not valid any more.
         """
@@ -169,24 +168,24 @@ class External(Desk):
         error: Error | str | None = None,
         delay: Duration | None = None,
     ) -> State:
-        """It did not succeed. Returns how the job stands now.
+        """Report that it did not succeed. Returns the job's state.
 
-        `retry`: a failed attempt; it is tried again after `delay`, else after its backoff, and is dead when
-        its retries are used up. `dead`: it is not tried again. `give_back`: it was not run after all; same
-        place in line, no attempt used. `crashed`: alone in a process of its own, it killed that.
+        `retry`: a failed attempt; it is retried after `delay`, or its backoff, and is dead when its retries
+        are used up. `dead`: it is not retried. `give_back`: it did not run; same place in line, no attempt
+        used. `crashed`: alone in a process, it killed that process.
         """
-        held, told = read_token(id, token), _read_error(error)
+        held, failure = read_token(id, token), _read_error(error)
         wait = None if delay is None else parse_duration("delay", delay)
         if wait is not None and how != "retry":
             raise InvalidInput("delay", delay, "it is for how=retry only")
         if how == "give_back":
             outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.GIVE_BACK)
         elif how == "crashed":
-            outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.CRASHED, error=told)
+            outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.CRASHED, error=failure)
         elif how == "dead":
-            outcome = _dead(id, held.run, told, "rejected")
+            outcome = _dead(id, held.run, failure, "rejected")
         elif how == "retry":
-            outcome = await self._failure(link.broker, id, held, told, wait)
+            outcome = await self._failure(link.broker, id, held, failure, wait)
         else:
             raise InvalidInput("how", how, "one of retry, dead, give_back, crashed is allowed")
         return await self._settle(link.broker, held, outcome)
@@ -200,50 +199,56 @@ class External(Desk):
         lease: Duration | None = None,
         progress: Progress | None = None,
     ) -> Extended:
-        """Hold it for another `lease` from now, and with it all jobs of the same fetch; tell how far it is.
+        """Hold it, and all jobs of the same fetch, for `lease` from now; report its progress.
 
-        Raises `LeaseLost` if it is not held any more: then stop it, somebody else may run it.
+        Raises `LeaseLost` if it is not held any more: then stop it, because another worker may run it.
         """
         broker, held = link.broker, read_token(id, token)
-        length = held.lease if lease is None else self._lease(lease)
-        reports = () if progress is None else (Report(id, held.run, progress),)
+        length = self._lease(held.lease / 1000 if lease is None else lease)
+        reports = () if progress is None else (ProgressReport(id, held.run, progress),)
         now = self._app.now()
+        (record,) = await broker.get([id])
+        if not _holds(record, held):  # checked first: renewing would open a session for a forged token
+            raise LeaseLost(id)
         (heard,) = await broker.renew([Beat(held.session, length, reports)])
         if heard.epoch != held.epoch:
-            await broker.release(held.session, suspect=False)  # it was gone: this has just opened it anew
-            raise LeaseLost(id)
-        (record,) = await broker.get([id])
-        if not _holds(record, held):
+            await broker.release(held.session, suspect=False)  # it had lapsed: the beat opened it anew
             raise LeaseLost(id)
         return Extended(moment(now + length), record is not None and record.cancel is not None)
 
     async def _release(self, link: Link, id: str, token: str) -> int:
-        """Give it back, with all jobs of the same fetch that are still held: same place in line, no attempt
-        used. Returns how many they were."""
+        """Give back all jobs of the same fetch that are still held: same place in line, no attempt used.
+        Returns their number."""
         held = read_token(id, token)
-        if held.suspect:
-            await link.broker.doc(_MARK, id, None)
+        await self._unmark(link.broker, id, held)
         self._open.pop(held.session, None)
         return await link.broker.release(held.session, suspect=False)
 
-    fetch, afetch = blocks(_fetch), awaits(_fetch)
-    ack, aack = blocks(_ack), awaits(_ack)
-    nack, anack = blocks(_nack), awaits(_nack)
-    extend, aextend = blocks(_extend), awaits(_extend)
-    release, arelease = blocks(_release), awaits(_release)
+    fetch, afetch = sync_and_async(_fetch)
+    ack, aack = sync_and_async(_ack)
+    nack, anack = sync_and_async(_nack)
+    extend, aextend = sync_and_async(_extend)
+    release, arelease = sync_and_async(_release)
 
     async def _settle(self, broker: Broker, held: Token, outcome: Outcome) -> State:
-        if held.suspect:
-            # Before it is settled: a mark that outlived its run would count as a crash of the next one.
-            await broker.doc(_MARK, outcome.id, None)
+        # First: a mark that outlives its run would count as a crash of the next run.
+        await self._unmark(broker, outcome.id, held)
         (settled,) = await broker.settle(held.session, [outcome])
         if settled.verdict is Verdict.REFUSED:
             raise _unknown(outcome.id) if settled.state is State.NOT_FOUND else LeaseLost(outcome.id)
         await self._close(broker, held.session, outcome.id)
         return settled.state
 
+    async def _unmark(self, broker: Broker, id: str, held: Token) -> None:
+        """Remove the mark of a suspect that came back, if this token really holds it."""
+        if not held.suspect or not _holds((await broker.get([id]))[0], held):
+            return
+        mark = (await broker.doc(_MARK, id)).doc
+        if mark is not None and mark.value == b"%d" % held.run:
+            await broker.doc(_MARK, id, None, expect_version=mark.version)
+
     async def _close(self, broker: Broker, session: str, id: str) -> None:
-        """With the last of its jobs a session ends. Of fetches made elsewhere, the lease does that."""
+        """End a session with its last job. Sessions of other processes' fetches end with their lease."""
         others = self._open.get(session)
         if others is None:
             return
@@ -287,7 +292,7 @@ class External(Desk):
 
 
 class _Fetch:
-    """One fetch: a session of its own, which is released unless somebody gets its jobs."""
+    """One fetch, with its own session, which is released if no jobs are returned."""
 
     def __init__(self, app: App, link: Link, max_bytes: int | None) -> None:
         self._app, self._codecs, self._max_payload = app, app.codecs, app.settings.max_payload
@@ -303,7 +308,7 @@ class _Fetch:
                 self._name_session(lease)
                 if held := await self._try(queues, filter, limit):
                     return held
-                # Whoever waits holds nothing: its session must not look like one that was lost.
+                # Nothing is held while waiting: an open session would look like a lost one.
                 await self._broker.release(self.session, suspect=False)
                 left = end - self._link.time()
                 if left <= 0:
@@ -314,19 +319,19 @@ class _Fetch:
             raise
 
     def _name_session(self, lease: int) -> None:
-        """No name is used twice, so that a late copy of an old call finds nothing."""
+        """Every name is new, so that a late copy of an old call has no effect."""
         self._token = Token(secrets.token_bytes(16), 0, 0, lease)
         self.session, self._request = self._token.session, 0
 
     async def _undo(self) -> None:
-        """Nobody gets anything of it: whatever was taken, or is just being taken, is free again."""
+        """Free all jobs that were taken, or are just being taken."""
         with contextlib.suppress(BrokerError, OSError):  # then the lease runs out
             if self._marked is not None:
                 await self._broker.doc(_MARK, self._marked, None)
             await self._broker.release(self.session, suspect=False)
 
     async def _try(self, queues: tuple[str, ...], filter: Filter, limit: int) -> list[HeldJob]:
-        """Take, until there is something to hand out or nothing left to take."""
+        """Take until there are jobs to return, or none are left."""
         for _ in range(_TRIES):
             (heard,) = await self._broker.renew([Beat(self.session, self._token.lease)])
             self._token = msgspec.structs.replace(self._token, epoch=heard.epoch)
@@ -343,7 +348,7 @@ class _Fetch:
         return []
 
     async def _keep(self, taken: list[Taken]) -> list[tuple[Taken, _Call]]:
-        """Those of the jobs that are handed out now; the others are settled."""
+        """The jobs to return, with their calls; the others are settled."""
         fitting, outcomes = await self._alone(taken)
         kept: list[tuple[Taken, _Call]] = []
         size = 0
@@ -351,8 +356,8 @@ class _Fetch:
             try:
                 call = self._call(one.job)
             except CodecError as error:
-                told = Error(type(error).__name__, str(error)[:MESSAGE_MAX])
-                outcomes.append(_dead(one.job.id, one.run, told, "undecodable"))
+                broken = Error(type(error).__name__, str(error)[:MESSAGE_MAX])
+                outcomes.append(_dead(one.job.id, one.run, broken, "undecodable"))
                 continue
             size += len(call[2])
             if kept and self._max_bytes is not None and size > self._max_bytes:
@@ -364,7 +369,7 @@ class _Fetch:
         return kept
 
     async def _alone(self, taken: list[Taken]) -> tuple[list[Taken], list[Outcome]]:
-        """A suspect goes out alone, and marked; if its mark of last time is still there, it crashed again."""
+        """Return a suspect alone, and mark it; a mark left by its last run means that it crashed again."""
         first, *others = taken
         if not first.suspect:
             fitting = [one for one in taken if not one.suspect]
@@ -374,15 +379,15 @@ class _Fetch:
         mark = (await self._broker.doc(_MARK, id)).doc
         if mark is not None and mark.value == b"%d" % (first.run - 1):
             await self._broker.doc(_MARK, id, None)
-            told = Error("Crashed", "the lease of its run, alone with its holder, ran out")
-            outcomes.append(Outcome(id=id, run=first.run, kind=OutcomeKind.CRASHED, error=told))
+            crash = Error("Crashed", "the lease of its run, alone with its holder, ran out")
+            outcomes.append(Outcome(id=id, run=first.run, kind=OutcomeKind.CRASHED, error=crash))
             return [], outcomes
         await self._broker.doc(_MARK, id, b"%d" % first.run, ttl=_MARK_TTL)
         return [first], outcomes
 
     def _call(self, job: Job) -> _Call:
         name, body = self._codecs.body_of(job.payload, limit=self._max_payload)
-        if name == "protobuf":  # only who knows the message's class can read it
+        if name == "protobuf":  # only readable with the message's class
             return None, None, body, name
         args, kwargs = self._codecs.decode_call(job.payload, limit=self._max_payload)
         return args, kwargs, body, name
@@ -398,7 +403,7 @@ class _Fetch:
     ) -> HeldJob:
         job = taken.job
         token = msgspec.structs.replace(
-            self._token, run=taken.run, suspect=taken.suspect, seal=self._token.seal_of(job.id)
+            self._token, run=taken.run, suspect=taken.suspect > 0, seal=self._token.seal_of(job.id)
         )
         return HeldJob(
             id=job.id,
@@ -414,7 +419,7 @@ class _Fetch:
             retries=job.retries,
             timeout=None if job.timeout is None else job.timeout / 1000,
             lease_until=until,
-            suspect=taken.suspect,
+            suspect=taken.suspect > 0,
             key=job.key,
             group=job.group,
             tags=job.tags,
@@ -431,9 +436,9 @@ def _give_back(taken: Taken) -> Outcome:
 
 
 def _dead(id: str, run: int, error: Error, what: str, more: str = "") -> Outcome:
-    told = f"{error.type}: {error.message}" if what == "failed" else error.message
+    text = f"{error.type}: {error.message}" if what == "failed" else error.message
     return Outcome(
-        id=id, run=run, kind=OutcomeKind.DEAD, error=error, reason=f"{what}: {told}"[:_REASON_MAX] + more
+        id=id, run=run, kind=OutcomeKind.DEAD, error=error, reason=f"{what}: {text}"[:_REASON_MAX] + more
     )
 
 

@@ -1,10 +1,11 @@
-"""What every broker checks and decides in the same way: pure functions of requests and settings."""
+"""Checks of arguments, and how every broker reads and shows stored values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, cast, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar, cast, get_args
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from dray.broker.verbs import (
@@ -12,44 +13,46 @@ from dray.broker.verbs import (
     PUT_STEP,
     Beat,
     Cancel,
-    Delete,
     DocWrite,
     Filter,
     Ids,
     Interest,
     JobAction,
-    Limits,
     Pause,
     Query,
     Reprioritise,
     Reschedule,
-    Retry,
     Scope,
     ScopeAction,
     SetLimits,
     Speculate,
 )
+from dray.codec.values import describe
 from dray.errors import InvalidInput, UnknownDependency
 from dray.job import (
-    FINISHED,
     Error,
     Job,
     Outcome,
     OutcomeKind,
     Overflow,
+    Progress,
     Record,
     State,
     check_name,
+    check_progress_data,
     check_word,
     queue_of,
 )
 from dray.policy import Rate, Retention, check_batch
 
+T = TypeVar("T")
 TIME_MAX: Final = 1 << 52
 WANT_MAX: Final = 10_000
 DOC_MAX: Final = 1 << 20
+FEED_KEPT: Final = 10 * 60_000
+"""Milliseconds after its newest entry for which the feed of a queue without jobs is kept."""
 FREE_STEP: Final = 1000
-"""What a lapsed session holds up to that many runs is freed in one step, whatever the limit of the sweep."""
+"""Up to this many runs of a lapsed session are freed in one step, whatever the limit of the sweep."""
 REASON_MAX: Final = 4096
 
 
@@ -114,6 +117,8 @@ def check_beats(beats: Sequence[Beat]) -> None:
             if not all(isinstance(number, int | float) for number in numbers):
                 raise InvalidInput("progress", progress, "numbers are allowed for done and total")
             _check_text("progress", progress.note)
+            if progress.data:
+                check_progress_data(progress.data)
 
 
 def check_settle(session: str, outcomes: Sequence[Outcome]) -> None:
@@ -132,6 +137,8 @@ def check_settle(session: str, outcomes: Sequence[Outcome]) -> None:
             raise InvalidInput("error", outcome.error, "an Error is allowed")
         if outcome.reason is not None:
             _check_text("reason", outcome.reason)
+        if outcome.together != 1:
+            _check_int("together", outcome.together, 1, TIME_MAX)
 
 
 def check_get(ids: Sequence[str], watch: str | None) -> None:
@@ -156,6 +163,8 @@ def check_query(query: Query) -> None:
             check_word(field, getattr(query, field))
     for priority in query.priorities or ():
         _check_int("priority", priority, 0, 9)
+    if query.since is not None:
+        _check_int("since", query.since, 0, TIME_MAX)
 
 
 def _check_text(field: str, text: object) -> None:
@@ -174,14 +183,6 @@ def read_number(field: str, cursor: str | None) -> int:
 
 def check_limit(limit: int) -> None:
     _check_int("limit", limit, 1, TIME_MAX)
-
-
-def check_session(session: str) -> None:
-    check_word("session", session)
-
-
-def check_kind(kind: str) -> None:
-    check_name("kind", kind)
 
 
 def check_page(limit: int) -> None:
@@ -215,8 +216,12 @@ def check_edit(selection: Ids | Query | Scope, action: JobAction | ScopeAction, 
             _check_int("due", due, 0, TIME_MAX)
         case Reprioritise(priority=priority):
             _check_int("priority", priority, 0, 9)
+        case Speculate(run=run) if run is not None:
+            _check_int("run", run, 1, TIME_MAX)
         case Cancel(reason=reason) | Pause(reason=reason):
             _check_text("reason", reason)
+            if isinstance(action, Cancel) and not isinstance(action.force, bool):
+                raise InvalidInput("force", action.force, "true or false is allowed")
         case SetLimits():
             _check_limits(cast(Scope, selection), action)
         case _:
@@ -261,61 +266,6 @@ def _check_int(field: str, value: object, least: int, most: int) -> None:
         raise InvalidInput(field, value, f"an integer from {least} to {most} is allowed")
 
 
-def refusal(
-    action: JobAction, state: State, *, stopping: bool, speculate: bool, second_run: bool
-) -> str | None:
-    """Why an action cannot be done to a job that stands so; None if it can, as far as its key allows."""
-    match action:
-        case Cancel() if state in FINISHED:
-            return f"it is {state} already"
-        case Retry() if state in (State.WAITING, State.READY, State.RUNNING):
-            return f"it is {state}"
-        case Delete() if state is State.RUNNING:
-            return "it is running: cancel it first"
-        case Reschedule() if state not in (State.SCHEDULED, State.RETRYING, State.READY):
-            return f"it is {state}"
-        case Reprioritise() if state in FINISHED or state is State.RUNNING:
-            return f"it is {state}"
-        case Speculate() if state is not State.RUNNING or stopping:
-            return "it is being cancelled" if stopping else f"it is {state}"
-        case Speculate() if not speculate:
-            return "its task is not marked speculate=True"
-        case Speculate() if second_run:
-            return "it has a second run already"
-        case _:
-            return None
-
-
-def limits_after(limits: Limits, action: SetLimits) -> Limits:
-    """The operator's limits after an edit: what the edit leaves unset stays."""
-
-    def chosen(old: object, new: object) -> object:
-        return old if new is UNSET else new
-
-    return Limits(
-        rate=cast("str | None", chosen(limits.rate, action.rate)),
-        enqueue_rate=cast("str | None", chosen(limits.enqueue_rate, action.enqueue_rate)),
-        max_running=cast("int | None", chosen(limits.max_running, action.max_running)),
-        max_ready=cast("int | None", chosen(limits.max_ready, action.max_ready)),
-        overflow=cast("Overflow | None", chosen(limits.overflow, action.overflow)),
-        group_running=cast("int | None", chosen(limits.group_running, action.group_running)),
-    )
-
-
-def forget_at(once: int | None, state: State, finished: int, retention: Retention) -> int:
-    """When the record of a finished job may go. `once` keeps it as long as its key is taken."""
-    if state is State.DEAD:
-        return finished + retention.dead_ttl if retention.dead_ttl is not None else NEVER + finished
-    keep = retention.done_ttl
-    if state is State.SUCCEEDED and once is not None:
-        keep = max(keep, once)
-    return finished + keep
-
-
-NEVER: Final = 1 << 51
-"""Added to a time that never comes, so that such times keep their order."""
-
-
 def shown_result(
     ttl: int | None, result: bytes | None, finished: int | None, now: int, keep: Retention
 ) -> bytes | None:
@@ -329,6 +279,34 @@ def error_kept(state: State, finished: int | None, now: int, keep: Retention) ->
     return state is State.DEAD or finished is None or now < finished + keep.error_ttl
 
 
+def reader(type: Any, instead: T) -> Callable[[bytes], T]:
+    """A decoder of small stored values that returns `instead` for damaged ones.
+
+    None of these is worth stopping a worker for, nor a list.
+    """
+    decode: Callable[[bytes], T] = msgspec.msgpack.Decoder(type).decode
+
+    def read(packed: bytes) -> T:
+        try:
+            return decode(packed)
+        except (msgspec.DecodeError, TypeError):  # TypeError: the column holds no bytes at all
+            return instead
+
+    return read
+
+
+decode_error: Final = reader(Error, Error("DecodeError", "the stored error cannot be read"))
+decode_progress: Final = reader(Progress, Progress(0.0, note="the stored progress cannot be read"))
+# What was paused stays so until it is resumed.
+decode_pause: Final = reader(Pause, Pause(reason="the stored pause cannot be read"))
+
+
+def unreadable(id: object, queue: object, state: State, error: Exception) -> Record:
+    """The record shown for a stored job that cannot be read, so that a list does not fail for one job."""
+    job = Job(id=str(id), task="unreadable", queue=str(queue))
+    return Record(job=job, state=state, created=0, reason=f"the stored job cannot be read: {describe(error)}")
+
+
 def query_matches(query: Query, record: Record) -> bool:
     job = record.job
     return (
@@ -340,6 +318,7 @@ def query_matches(query: Query, record: Record) -> bool:
         and (query.group is None or job.group == query.group)
         and (query.key is None or job.key == query.key)
         and (query.parent is None or job.parent == query.parent)
+        and (query.since is None or record.created >= query.since)
     )
 
 
@@ -347,12 +326,3 @@ def check_cursor(cursor: Mapping[str, int]) -> None:
     for queue, number in cursor.items():
         check_name("cursor", queue)
         _check_int("cursor", number, 0, TIME_MAX)
-
-
-def matches(filter: Filter, task: str, priority: int, version: int) -> bool:
-    """May a worker with this filter run such a job?"""
-    return (
-        version <= filter.version
-        and (filter.tasks is None or task in filter.tasks)
-        and (filter.priorities is None or priority in filter.priorities)
-    )

@@ -1,8 +1,10 @@
-"""The kinds of damage that `sweep` looks for and puts right.
+"""The kinds of damage that `sweep` repairs.
 
-No step of a broker leaves any of these behind. They come from outside: a hand in the store, a torn copy, a
-server that lost part of its memory, a client that died between two steps in different slots. Each kind is a
-word that logs, `dray doctor` and metrics use alike.
+dray itself causes none of them. They come from manual changes, a torn copy, or a server that lost part of its
+memory. Logs, `dray doctor` and metrics use the same names for them.
+
+A client that dies between two steps in different slots of a cluster damages nothing: a sweep finishes what
+it began. `INTERRUPTED` names the kinds of such steps, which are counted apart from repairs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 LOOK: Final = 500
-"""How many entries of each kind one sweep looks at; the next one goes on there."""
+"""Entries of each kind that one sweep checks; the next sweep continues there."""
 
 KINDS: Final = {
     "run": "jobs that ran without a holder, or were held without running",
@@ -25,26 +27,32 @@ KINDS: Final = {
     "key": "unique keys without a job, and jobs without their key",
     "dependency": "dependencies that one of both sides did not know",
     "count": "wrong numbers of jobs per state",
-    "id": "ids that led to no job, and jobs that their id did not lead to",
+    "id": "jobs that their id did not lead to",
     "offer": "second runs that were offered and should not be, or the other way round",
     "record": "parts of a record without the rest",
-    "intent": "jobs that were to be put together with a document, and were not",
 }
 """Each kind of repair, and what was found."""
 
+INTERRUPTED: Final = {
+    "intent": "jobs of a document that was written were put",
+    "id": "ids that were claimed for jobs which never arrived were freed",
+    "dependency": "jobs were registered with the jobs they wait for, or released from them",
+}
+"""Each kind of step that a client began and a sweep finished."""
 
-def describe(repairs: Mapping[str, int]) -> str:
-    """What was put right, in words: `2 × key (unique keys without …)`."""
-    return "; ".join(f"{count} × {kind} ({KINDS.get(kind, kind)})" for kind, count in sorted(repairs.items()))
+
+def describe(counts: Mapping[str, int], kinds: Mapping[str, str] = KINDS) -> str:
+    """The repairs as text: `2 × key (unique keys without …)`."""
+    return "; ".join(f"{count} × {kind} ({kinds.get(kind, kind)})" for kind, count in sorted(counts.items()))
 
 
 def found(repairs: Counter[str]) -> dict[str, int]:
-    """Only what was found at all, in a settled order."""
+    """The counts above zero, sorted by kind."""
     return {kind: count for kind, count in sorted(repairs.items()) if count}
 
 
 class Round:
-    """How far the rounds through several collections have come: a stretch of each at a time."""
+    """Positions in several collections that are checked a stretch at a time, round after round."""
 
     def __init__(self) -> None:
         self._at: dict[str, int] = {}

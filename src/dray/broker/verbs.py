@@ -23,13 +23,13 @@ from dray.job import ENVELOPE_VERSION, Job, Outcome, Overflow, Progress, Record,
 from dray.policy import Retention
 
 PUT_STEP: Final = 1000
-"""How many jobs one atomic step of `put` accepts; a longer list is put in several steps."""
+"""Jobs that one atomic step of `put` accepts; a longer list is put in several steps."""
 PROMOTE_STEP: Final = 1000
-"""How many due jobs one `take` makes ready per queue."""
+"""Due jobs that one `take` makes ready per queue."""
 EXPIRE_STEP: Final = 100
-"""How many expired jobs one `take` buries before it hands out what it has."""
+"""Expired jobs that one `take` buries before it returns what it has."""
 FORWARD_STEP: Final = 1000
-"""How many outbox messages one call forwards; `sweep` does the rest."""
+"""Outbox messages that one call forwards; `sweep` forwards the rest."""
 PAGE_MAX: Final = 1000
 """The largest page of `find` and `edit`."""
 
@@ -38,7 +38,7 @@ Ref = tuple[str, int]
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What a worker can run. None means any."""
+    """The jobs a worker can run. None means any."""
 
     tasks: frozenset[str] | None = None
     priorities: frozenset[int] | None = None
@@ -46,7 +46,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Interest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a waiter wants to be woken for: work, word for its session, or the end of watched jobs."""
+    """The news a waiter wakes for: work, a notification for its session, or the end of watched jobs."""
 
     queues: tuple[str, ...] = ()
     filter: Filter = Filter()
@@ -59,14 +59,16 @@ class Wake(msgspec.Struct, frozen=True):
 
     work: bool = False
     told: bool = False
-    """There is word for the session that `renew` has not told yet."""
+    """The session has unread notifications; call `renew`."""
     finished: tuple[str, ...] = ()
     records: dict[str, Record] = {}
-    """Of some of the finished: how they ended, where word of it told that. The others are to be read."""
+    """Records of some of the finished jobs, where the notification carried them. Read the others."""
+    queues: tuple[str, ...] = ()
+    """With `work`: the queues of interest that have some."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """What became of one job given to `put`."""
+    """The reply to one job given to `put`."""
 
     id: str
     """Its own id, or that of the job whose key or id it repeats."""
@@ -81,7 +83,7 @@ class Accepted(msgspec.Struct, frozen=True):
     """In how many milliseconds the queue takes another job, when the verdict is `limited`."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class ProgressReport(msgspec.Struct, frozen=True):
     """Progress of one run."""
 
     id: str
@@ -94,7 +96,7 @@ class Beat(msgspec.Struct, frozen=True):
 
     session: str
     lease: int
-    progress: tuple[Report, ...] = ()
+    progress: tuple[ProgressReport, ...] = ()
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -103,16 +105,17 @@ class Heard(msgspec.Struct, frozen=True):
     opened: bool
     """The session was unknown: whatever it held before is lost."""
     epoch: int
-    """Which opening of a session this is, of all in the namespace. A worker that sees it change has missed
-    that its session was lost: it drops what it holds, and goes on under a new name."""
+    """Grows with each opening of a session in the namespace. A worker that sees it change has lost its
+    session meanwhile: it drops its runs, and goes on under a new name."""
     lost: tuple[Ref, ...] = ()
     """Runs that cannot complete any more."""
     cancelled: tuple[Ref, ...] = ()
     """Runs that should stop."""
+    forced: tuple[Ref, ...] = ()  # of these, the ones to stop at once
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What one step of `sweep` found to do."""
+    """The work done by one step of `sweep`."""
 
     forwarded: int = 0
     promoted: int = 0
@@ -123,9 +126,11 @@ class Swept(msgspec.Struct, frozen=True):
     expired: int = 0
     pruned: int = 0
     repairs: dict[str, int] = {}
-    """What was inconsistent and is put right, by kind (`dray.broker.repairs`)."""
+    """Repaired damage, by kind (`dray.broker.repairs`)."""
     more: bool = False
     """Some kind of work reached the limit: call again."""
+    freed_by: dict[str, int] = {}  # the same, by session that held them
+    finished: dict[str, int] = {}  # steps that a client died in the midst of, by kind: routine, no damage
 
     @property
     def repaired(self) -> int:
@@ -139,7 +144,7 @@ class Ids(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Select jobs by what they are. `state` and `queue` are looked up, the rest is filtered."""
+    """Select jobs by what they are (`since`: created then or later). `state` and `queue` are looked up."""
 
     state: State | None = None
     queue: str | None = None
@@ -149,6 +154,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     key: str | None = None
     parent: str | None = None
+    since: int | None = None
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -159,9 +165,10 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Not started if it was not running; told to stop if it was; never retried."""
+    """A job that runs is asked to stop; any other never starts. It is not retried."""
 
     reason: str = "cancelled"
+    force: bool = False  # stop it at once, also if it was asked to stop before
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -187,6 +194,9 @@ class Reprioritise(msgspec.Struct, frozen=True):
 class Speculate(msgspec.Struct, frozen=True):
     """Offer a running job (`speculate=True`) to another session: the first completion counts."""
 
+    run: int | None = None
+    """The newest run of the job: an offer that arrives when there is a newer one is refused."""
+
 
 class Pause(msgspec.Struct, frozen=True):
     """Hand out nothing of this scope; running jobs finish."""
@@ -202,7 +212,7 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 class SetLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's word on limits; it wins over what jobs declare. None takes it back.
+    """Limits set by an operator; they override what jobs declare. None removes one.
 
     `enqueue_rate`, `max_ready`, `overflow` and `group_running` exist for a whole queue only.
     """
@@ -220,7 +230,7 @@ ScopeAction = Pause | Resume | SetLimits
 
 
 class Edited(msgspec.Struct, frozen=True):
-    """What one step of `edit` did. Go on with `cursor` until it is None."""
+    """The changes of one step of `edit`. Continue with `cursor` until it is None."""
 
     changed: tuple[str, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
@@ -233,7 +243,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     rate: str | None = None
     enqueue_rate: str | None = None
-    """How many jobs the queue accepts: duplicates and refused ones do not count."""
+    """The rate of accepted jobs: duplicates and refused ones do not count."""
     max_running: int | None = None
     max_ready: int | None = None
     overflow: Overflow | None = None
@@ -241,7 +251,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """How much is in use of whatever may limit one job."""
+    """The use of the limits that apply to one job."""
 
     now: int
     """The broker's time of this answer."""
@@ -252,7 +262,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How a queue stands."""
+    """The state of a queue."""
 
     name: str
     counts: dict[State, int]
@@ -262,13 +272,14 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     task_limits: dict[str, Limits] = {}
     next_due: int | None = None
     oldest_ready: int | None = None
-    """When the ready job that was created first was created."""
+    """The earliest creation time of its ready jobs."""
     ready: dict[int, tuple[int, int]] = {}
     """Ready jobs by priority: how many, and when the oldest was created; see docs/metrics.md."""
+    dedicated: bool = False  # a document says it: `dray.documents.queue_state.read_queues` fills it in
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page of `find`. It may be short or empty while `cursor` is not None: go on."""
+    """A page of `find`: a bounded stretch. It may be short or empty while `cursor` is not None: go on."""
 
     records: list[Record]
     cursor: str | None = None
@@ -281,7 +292,7 @@ class Doc(msgspec.Struct, frozen=True):
     name: str
     value: bytes
     version: int
-    """Grows with every write and is never used twice, also after the document was deleted."""
+    """Grows with every write and is never used twice, also after it was deleted or the store was emptied."""
     expires: int | None = None
 
 
@@ -299,7 +310,7 @@ class DocWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocReply(msgspec.Struct, frozen=True):
-    """Whether the write was made, and the document as it stands now."""
+    """`written`: the write was made. `doc`: the document as it is now."""
 
     written: bool
     doc: Doc | None
@@ -314,7 +325,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What one step did to one queue. Numbers count up from 1 without holes."""
+    """The events of one step in one queue. Numbers count up from 1; only dropped entries leave holes."""
 
     queue: str
     number: int
@@ -332,18 +343,20 @@ class Feed(msgspec.Struct, frozen=True):
 
 
 class Broker(Protocol):
-    """The verbs. One broker object belongs to one thread or event loop and to one process."""
+    """The verbs. One broker object belongs to one thread or event loop and to one process.
+
+    One whose attribute `threadsafe` is true may be used by any number of threads.
+    """
 
     namespace: str
     retention: Retention
 
     def clock(self) -> int:
-        """The broker's time, in milliseconds since the epoch, as it is known here: nobody is asked.
+        """The broker's time in milliseconds since the epoch, as known here without a call.
 
         Moments that several machines must agree on are counted by it. It may be late, by as long as a reply
         takes, but is not early.
         """
-        ...
 
     async def put(
         self,
@@ -359,7 +372,6 @@ class Broker(Protocol):
         and nothing happens (an empty list) unless its version is the expected one; then all jobs must be
         of one queue and no more than one step.
         """
-        ...
 
     async def take(
         self,
@@ -381,22 +393,18 @@ class Broker(Protocol):
         runs, less those that are not held any more; an older one is `InvalidInput`. A session that is
         unknown or past its lease raises `SessionLost`.
         """
-        ...
 
     async def settle(
         self, session: str, outcomes: Sequence[Outcome], *, now: int | None = None
     ) -> list[Settled]:
-        """Record what runs came to; one reply per outcome, in order.
+        """Record the outcomes of runs; one reply per outcome, in order.
 
-        Accepted only from the session that holds the run. Releases keys and limits once, wakes whoever
-        watches or waits for the job. A job that was asked to stop is recorded as cancelled whatever
-        its run came to.
+        Accepted only from the session that holds the run. Releases keys and limits once, notifies watchers
+        and dependants. A job that was asked to stop is recorded as cancelled, whatever its outcome.
         """
-        ...
 
     async def renew(self, beats: Sequence[Beat], *, now: int | None = None) -> list[Heard]:
         """Open sessions or keep them alive, record progress, hear of lost and cancelled runs."""
-        ...
 
     async def release(
         self, session: str, *, suspect: bool = True, blamed: Collection[Ref] = (), now: int | None = None
@@ -404,18 +412,20 @@ class Broker(Protocol):
         """End a session: what it holds is free now. Returns how many runs that were.
 
         `blamed` names runs that crashed alone in a child: these count towards `max_crashes`. All others
-        become suspect, unless the worker ended in good order (`suspect=False`).
+        become suspect, unless the worker ended in good order (`suspect=False`): `Taken.suspect` says with
+        how many jobs at most such a run may share a process, `GROUP_MAX` at first. Whenever that process
+        dies (outcome `crashed`), the number becomes half of `together`, the jobs that were in it. If the job
+        was alone, the crash counts.
         """
-        ...
 
     async def sweep(self, limit: int = 1000, *, lapse: bool = True, now: int | None = None) -> Swept:
         """One bounded step of upkeep; each kind of work gets its own `limit`.
 
         Forwards the outbox, makes due jobs ready, frees what lapsed sessions held (unless `lapse` is
         False: a sweeper that was out of contact itself must not judge others), buries expired jobs,
-        prunes what is past its retention, repairs what is inconsistent.
+        prunes what is past its retention and feeds of empty queues (`FEED_KEPT`), repairs what is
+        inconsistent, finishes what clients that died had begun.
         """
-        ...
 
     async def edit(
         self,
@@ -432,7 +442,6 @@ class Broker(Protocol):
         A step changes no more than `limit` jobs; go on with the cursor it returns. A query goes through
         the jobs in the order in which they arrived.
         """
-        ...
 
     async def get(
         self, ids: Sequence[str], *, watch: str | None = None, now: int | None = None
@@ -442,21 +451,26 @@ class Broker(Protocol):
         With `watch`, each that is unfinished is watched from the same step on: its end reaches
         `wait(Interest(watcher=watch))`.
         """
-        ...
 
     async def find(
-        self, query: Query, *, cursor: str | None = None, limit: int = 100, now: int | None = None
+        self,
+        query: Query,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        newest: bool = False,
+        now: int | None = None,
     ) -> Page:
-        """Read jobs, ordered by state and queue; other filters scan a bounded stretch per page."""
-        ...
+        """Read jobs by state and queue, or the `newest` first; of very many, the oldest are in no order."""
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
         """Every queue that holds a job or a setting, by name."""
-        ...
+
+    async def queue_names(self) -> list[str]:
+        """The names alone, some of empty queues perhaps: one cheap look, however many jobs there are."""
 
     async def usage(self, job: Job, *, now: int | None = None) -> Usage:
-        """How much of the limits that may hold this job back is in use."""
-        ...
+        """The use of the limits that apply to this job."""
 
     async def doc(
         self,
@@ -469,24 +483,18 @@ class Broker(Protocol):
         now: int | None = None,
     ) -> DocReply:
         """Read a document; or, given a value, compare-and-set it (see `DocWrite`)."""
-        ...
 
     async def docs(self, kind: str, *, now: int | None = None) -> list[Doc]:
         """All documents of a kind, by name."""
-        ...
 
     async def events(self, cursor: Mapping[str, int] | None = None, *, limit: int = 1000) -> Feed:
         """Entries after `cursor`; `{}` starts with the oldest kept, None with the next one to come."""
-        ...
 
     async def wait(self, interest: Interest, timeout: float) -> Wake:
         """Sleep until there may be something of interest, or for `timeout` seconds. Never a busy poll."""
-        ...
 
     async def audit(self) -> list[str]:
-        """What is inconsistent, a sentence each; empty when all is sound. For tests and `dray doctor`."""
-        ...
+        """One sentence per inconsistency; empty when there is none. For tests and `dray doctor`."""
 
     async def close(self) -> None:
         """Let go of connections. Sessions stay: release them first."""
-        ...

@@ -1,11 +1,22 @@
-"""The command `dray`. One module per command or group; each is loaded when it is called.
+"""The command `dray`. Each command or group is one module, loaded when it is called.
 
-main.py        the root: which commands there are, and how errors end
-target.py      which app, broker and namespace a command works on
-output.py      tables, text and JSON; colours and bars only on a terminal
-shapes.py      how jobs, queues and workers look in a table and in JSON
-selection.py   changes to many jobs: filter, dry run, confirmation, progress
-probe.py       asks an app for its settings in a process of its own
+target                  options that commands share: app, broker, namespace, `--json`, settings
+output                  tables, text and JSON; colours and bars only on a terminal
+errors                  error messages as text and JSON; suggestions for mistyped names
+main                    the root command, its list of commands, exit codes
+open_app                from options to the app or the broker
+inspect_app             the app's settings and tasks, read in a child process
+formatting              jobs, queues, workers and statistics as table rows and JSON
+job_selection           changes to many jobs: filter, dry run, confirmation, progress
+worker server demo      `dray worker` and `dray scheduler`, `dray server`, `dray demo`
+enqueue jobs dead       `dray enqueue`, `dray jobs` and `dray why`, `dray dead`
+queues workers          one group of commands each
+schedules keys          one group of commands each
+doctor_checks           checks of any broker
+doctor_sqlite           checks of a database file
+doctor_redis            checks of servers
+doctor                  `dray doctor`: runs the checks
+bench_app bench         the task that `dray bench` measures with; `dray bench`
 """
 
 from __future__ import annotations

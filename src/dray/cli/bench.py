@@ -24,19 +24,31 @@ import click
 from dray.app import App
 from dray.cli.bench_app import app as bench_app
 from dray.cli.bench_app import nothing
-from dray.cli.opening import app_path, options, point, settings_here, store_file
-from dray.cli.output import Column, note, progress_bar, say_json, say_table
-from dray.cli.probe import probe
-from dray.cli.selection import of_every_state
-from dray.cli.shapes import spread
-from dray.cli.target import json_option, target_options, wants_json
+from dray.cli.inspect_app import probe
+from dray.cli.job_selection import of_every_state
+from dray.cli.open_app import app_path, options, point, settings_here, store_file
+from dray.cli.output import note, progress_bar, say_json, say_table
+from dray.cli.target import common_options, wants_json
+from dray.client.link import Link
+from dray.documents import repair_log, worker_registry
 from dray.job import State
 from dray.settings import Loaded, hide_password, override
+from dray.stats import arrivals, tallies
 
 BATCH: Final = 1000
-START_MOST: Final = 60.0
-DRAIN_MOST: Final = 600.0
+START_TIMEOUT: Final = 60.0
+DRAIN_TIMEOUT: Final = 600.0
 CONCURRENCY: Final = 100
+DOCUMENTS: Final = (
+    worker_registry.KIND,
+    worker_registry.LEADERSHIP[0],
+    repair_log.KIND,
+    tallies.KIND,
+    tallies.PAST,
+    tallies.SECOND,
+    arrivals.KIND,
+)
+"""Kinds of documents that a worker writes."""
 
 Progressed = Callable[[int], None]
 
@@ -45,8 +57,7 @@ Progressed = Callable[[int], None]
 @click.option(
     "--jobs", type=click.IntRange(100, 1_000_000), default=10_000, show_default=True, help="How many jobs."
 )
-@target_options
-@json_option
+@common_options
 def bench_command(jobs: int) -> int:
     """Measure the configured broker: enqueue one by one and in bulk, drain with one process, time one job.
 
@@ -61,19 +72,19 @@ def bench_command(jobs: int) -> int:
             "memory:// lives inside one process: there is nothing to measure with a worker"
         )
     with (
-        _cleared_up(),
-        _place(loaded) as place,
+        _sigterm_as_interrupt(),
+        _private_store(loaded) as store,
         progress_bar("bench", total=jobs * 2 + jobs // 10) as progress,
     ):
-        app = point(bench_app, place)
+        app = point(bench_app, store)
         results = _measure(app, jobs, progress)
-    _tell(loaded, results)
+    _show(loaded, results)
     return 0
 
 
 @contextmanager
-def _cleared_up() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: what was made for measuring is removed."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that the bench cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,16 +96,16 @@ def _cleared_up() -> Iterator[None]:
 
 
 @contextmanager
-def _place(loaded: Loaded) -> Iterator[Loaded]:
-    """Somewhere that is ours alone, on the same broker."""
+def _private_store(loaded: Loaded) -> Iterator[Loaded]:
+    """A namespace or file of our own on the same broker, removed afterwards."""
     url = loaded.settings.broker_url
     namespace = f"dray-bench-{secrets.token_hex(4)}"
     if not url.startswith("sqlite:"):
-        place = override(loaded, {"namespace": namespace})
         try:
-            yield place
+            yield override(loaded, {"namespace": namespace})
         finally:
             of_every_state(bench_app.jobs.delete)(dry_run=False, progress=None)
+            bench_app.client.block(_erase)
             bench_app.close()
         return
     parent = _existing(store_file(url).parent)
@@ -106,6 +117,12 @@ def _place(loaded: Loaded) -> Iterator[Loaded]:
     finally:
         bench_app.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _erase(link: Link) -> None:
+    """Remove what the namespace has beside jobs."""
+    await bench_app.client.arrivals.write(link.broker)  # a later one would write it again
+    await link.broker.erase(DOCUMENTS)  # type: ignore[attr-defined]
 
 
 def _existing(folder: Path) -> Path:
@@ -134,7 +151,9 @@ def _one_by_one(count: int, progress: Progressed) -> dict[str, float]:
 
 
 def _in_ms(times: list[float]) -> dict[str, float]:
-    return {f"{name}_ms": value * 1000 for name, value in spread(times).items()}
+    ordered = sorted(times)
+    p50, p99 = ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+    return {"p50_ms": p50 * 1000, "p99_ms": p99 * 1000, "max_ms": ordered[-1] * 1000}
 
 
 def _bulk(app: App, count: int, progress: Progressed) -> dict[str, float]:
@@ -155,13 +174,13 @@ def _worker(app: App) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "dray", "worker", "-A", "dray.cli.bench_app:app"]
     command += ["--broker", settings.broker_url, "--namespace", settings.namespace]
     command += ["-p", "1", "-c", str(CONCURRENCY), "--log-level", "warning"]
-    with tempfile.TemporaryFile() as said:
-        worker = subprocess.Popen(command, stdout=said, stderr=said)  # noqa: S603
+    with tempfile.TemporaryFile() as output:
+        worker = subprocess.Popen(command, stdout=output, stderr=output)  # noqa: S603
         try:
-            _until(lambda: _begun(app) or worker.poll() is not None, START_MOST)
-            if worker.poll() is not None or not _begun(app):
-                said.seek(0)
-                text = said.read().decode(errors="replace").strip()
+            _until(lambda: _has_begun(app) or worker.poll() is not None, START_TIMEOUT)
+            if worker.poll() is not None or not _has_begun(app):
+                output.seek(0)
+                text = output.read().decode(errors="replace").strip()
                 raise click.ClickException(f"the worker did not start:\n{text}")
             yield worker
         finally:
@@ -173,7 +192,7 @@ def _worker(app: App) -> Iterator[subprocess.Popen[bytes]]:
                 worker.wait()
 
 
-def _begun(app: App) -> bool:
+def _has_begun(app: App) -> bool:
     return any(info.counts.get(State.SUCCEEDED, 0) for info in app.queues.list())
 
 
@@ -195,7 +214,7 @@ def _drain(app: App, count: int, worker: subprocess.Popen[bytes], progress: Prog
         progress(finished)
         return finished >= count or worker.poll() is not None
 
-    if not _until(over, DRAIN_MOST) or done() < count:
+    if not _until(over, DRAIN_TIMEOUT) or done() < count:
         raise click.ClickException(f"the worker finished only {done()} of {count} jobs")
     infos = app.jobs.find(state=State.SUCCEEDED, limit=None)
     first = min(info.started_at for info in infos if info.started_at is not None)
@@ -222,7 +241,7 @@ _NAMES: Final = {
 }
 
 
-def _tell(loaded: Loaded, results: dict[str, dict[str, float]]) -> None:
+def _show(loaded: Loaded, results: dict[str, dict[str, float]]) -> None:
     url = hide_password(loaded.settings.broker_url)
     if wants_json():
         rounded: dict[str, Any] = {
@@ -230,10 +249,7 @@ def _tell(loaded: Loaded, results: dict[str, dict[str, float]]) -> None:
         }
         say_json({"broker": url, "durability": loaded.settings.durability} | rounded)
         return
-    columns = [
-        Column("WHAT"),
-        *(Column(title, right=True) for title in ("JOBS", "JOBS/S", "P50 MS", "P99 MS")),
-    ]
+    numbers = ("JOBS", "JOBS/S", "P50 MS", "P99 MS")
     rows = [
         [
             _NAMES[name],
@@ -244,4 +260,4 @@ def _tell(loaded: Loaded, results: dict[str, dict[str, float]]) -> None:
         for name, result in results.items()
     ]
     note(f"{url}, durability {loaded.settings.durability}")
-    say_table(columns, rows)
+    say_table(("WHAT", *numbers), rows, right=numbers)

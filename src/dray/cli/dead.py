@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from dray.cli.main import Suggesting
-from dray.cli.opening import open_store
-from dray.cli.output import note, say_json, say_table
-from dray.cli.selection import carry_out, change_options, check_selection
-from dray.cli.shapes import DEAD_COLUMNS, dead_row, job_json
-from dray.cli.target import json_option, target_options, wants_json
-
-F = TypeVar("F", bound=Callable[..., Any])
+from dray.cli.formatting import DEAD_TITLES, dead_row
+from dray.cli.job_selection import carry_out, change_options, check_selection
+from dray.cli.main import CommandGroup
+from dray.cli.open_app import open_store
+from dray.cli.output import note, show_list
+from dray.cli.target import add_options, common_options, limit_option
 
 
-@click.group("dead", cls=Suggesting)
+@click.group("dead", cls=CommandGroup)
 def dead_command() -> None:
     """List, replay and purge dead jobs."""
 
 
-def _which(command: F) -> F:
-    for option in (
-        click.option(
-            "--older", metavar="DURATION", help="Only those that died at least so long ago: 7d, 12h."
-        ),
-        click.option("--queue", metavar="NAME", help="Only of this queue."),
-        click.option("--task", metavar="NAME", help="Only of this task."),
-    ):
-        command = option(command)
-    return command
+_filter_options = add_options(
+    click.option("--task", metavar="NAME", help="Only of this task."),
+    click.option("--queue", metavar="NAME", help="Only of this queue."),
+    click.option("--older", metavar="DURATION", help="Only those that died at least so long ago: 7d, 12h."),
+)
 
 
 @dead_command.command("ls")
-@_which
-@click.option(
-    "--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="At most so many."
-)
-@target_options
-@json_option
+@_filter_options
+@limit_option
+@common_options
 def ls(limit: int, **which: Any) -> None:
     """List dead jobs and why they died."""
     app = open_store()
     found = app.dead.list(limit=limit + 1, **which)
-    if wants_json():
-        say_json([job_json(info) for info in found[:limit]])
-    elif found:
-        say_table(DEAD_COLUMNS, [dead_row(info) for info in found[:limit]])
-    else:
-        note("no dead jobs" + (" fit" if any(which.values()) else ""))
+    none = "no dead jobs fit" if any(which.values()) else "no dead jobs"
+    show_list(found[:limit], DEAD_TITLES, dead_row, lambda: none)
     if len(found) > limit:
         note(f"there are more than these {limit}: --limit shows more")
 
@@ -72,11 +57,10 @@ _ids = click.argument("ids", nargs=-1, metavar="[ID]...")
 
 @dead_command.command("replay")
 @_ids
-@_which
+@_filter_options
 @_everything
 @change_options
-@target_options
-@json_option
+@common_options
 def replay(ids: tuple[str, ...], **given: Any) -> int:
     """Run dead jobs again, by id or by filter, with all their retries."""
     return _change("replay", ids, given)
@@ -84,11 +68,10 @@ def replay(ids: tuple[str, ...], **given: Any) -> int:
 
 @dead_command.command("purge")
 @_ids
-@_which
+@_filter_options
 @_everything
 @change_options
-@target_options
-@json_option
+@common_options
 def purge(ids: tuple[str, ...], **given: Any) -> int:
     """Forget dead jobs, by id or by filter."""
     return _change("purge", ids, given)

@@ -1,4 +1,4 @@
-"""`dray demo`: the tour. Everything about it is in `dray.demo`."""
+"""`dray demo`: a tour of dray; the code is in `dray.demo`."""
 
 from __future__ import annotations
 

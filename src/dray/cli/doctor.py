@@ -1,4 +1,4 @@
-"""`dray doctor`: what is wrong or risky here, and what to do about it."""
+"""`dray doctor`: finds what is wrong or risky, and says what to do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import click
 
 from dray.app import App
 from dray.broker import SCHEMES
-from dray.cli import checkup, checkup_sqlite
-from dray.cli.checkup import Finding
-from dray.cli.opening import app_path, nameless, namespace_here, options, point, settings_here, store_file
-from dray.cli.output import Column, colored, say, say_json, say_table
-from dray.cli.target import json_option, target_options, wants_json
-from dray.errors import AppNotFound, DrayError, InvalidSettings
-from dray.loading import load_app
+from dray.cli import doctor_checks, doctor_sqlite
+from dray.cli.doctor_checks import Finding
+from dray.cli.open_app import (
+    app_path,
+    app_without_tasks,
+    namespace_here,
+    options,
+    point,
+    settings_here,
+    store_file,
+)
+from dray.cli.output import colored, counted, say, say_json, say_table
+from dray.cli.target import common_options, wants_json
+from dray.errors import AppNotFound, DrayError, InvalidInput, InvalidSettings
+from dray.loading import load_app, without_tasks
+from dray.schedules.api import describe as describe_schedule
 from dray.settings import Loaded, describe, hide_password, override
 from dray.settings import show as shown
 
@@ -25,8 +34,7 @@ from dray.settings import show as shown
 @click.option(
     "--settings", "only_settings", is_flag=True, help="Print every setting and where it comes from."
 )
-@target_options
-@json_option
+@common_options
 def doctor_command(only_settings: bool) -> int:
     """Look for what is wrong or risky: settings, app, broker, store, clock, queues, workers.
 
@@ -76,25 +84,23 @@ def _print_settings(loaded: Loaded) -> None:
     if wants_json():
         say_json([{"name": name, "value": value, "origin": origin} for name, value, origin in rows])
     else:
-        say_table([Column("SETTING"), Column("VALUE"), Column("FROM")], rows)
+        say_table(("SETTING", "VALUE", "FROM"), rows)
 
 
 def examine() -> Iterator[Finding]:
-    """All findings, in the order in which one thing rests on another."""
+    """All findings; what others depend on is checked first."""
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     try:
         loaded = settings_here()
+        if app_path(loaded) is None:
+            loaded.check_place()
     except InvalidSettings as error:
         for problem, origin in error.problems:
             yield Finding("settings", "fail", f"{problem} ({origin})", "correct it there")
         return
     app, finding = _app(loaded)
     yield finding
-    if app is None:
-        app, named = nameless(namespace_here(loaded)), False
-    else:
-        named = True
-    yield from _store(app, named)
+    yield from _store(app or app_without_tasks(namespace_here(loaded)), named=app is not None)
 
 
 def _app(loaded: Loaded) -> tuple[App | None, Finding]:
@@ -107,10 +113,13 @@ def _app(loaded: Loaded) -> tuple[App | None, Finding]:
         point(app, override(app.loaded, options()))
     except (AppNotFound, InvalidSettings) as error:
         return None, Finding("app", "fail", str(error), "mend it, or start from the app's folder")
-    return app, Finding("app", "ok", f"{path} has {len(app.tasks)} tasks")
+    if not app.tasks:
+        text, _, todo = without_tasks(path).partition(". ")
+        return app, Finding("app", "warn", text, todo)
+    return app, Finding("app", "ok", f"{path} has {counted(len(app.tasks), 'task', 'tasks')}")
 
 
-def _store(app: App, named: bool) -> Iterator[Finding]:
+def _store(app: App, *, named: bool) -> Iterator[Finding]:
     settings = app.settings
     url = settings.broker_url
     scheme = url.partition(":")[0]
@@ -129,12 +138,11 @@ def _store(app: App, named: bool) -> Iterator[Finding]:
             todo = "enqueue a job or start a worker, and it is made; or name another with --broker"
             yield Finding("broker", "warn", f"{place}: there is no such file yet", todo)
             return
-        yield from checkup_sqlite.check_file(settings)
-    yield Finding("broker", "ok", place)
+        yield from doctor_sqlite.check_file(settings)
     try:
         if scheme != "sqlite":
-            yield from import_module("dray.cli.checkup_redis").check_servers(settings)  # dray[redis]
-        yield from _inside(app, named)
+            yield from import_module("dray.cli.doctor_redis").check_servers(settings)  # dray[redis]
+        yield from _inside(app, named, place)
     except DrayError as error:
         yield Finding(
             "broker", "fail", f"{place}: {error}", "see to it that it runs and can be reached from here"
@@ -143,12 +151,19 @@ def _store(app: App, named: bool) -> Iterator[Finding]:
         app.close()
 
 
-def _inside(app: App, named: bool) -> Iterator[Finding]:
-    yield from checkup.check_broker(app)
-    yield from checkup.check_repairs(app)
+def _inside(app: App, named: bool, place: str) -> Iterator[Finding]:
+    yield from doctor_checks.check_broker(app, place)
+    yield from doctor_checks.check_repairs(app)
+    yield from doctor_checks.check_losses(app)
     workers, queues = app.workers.list(), app.queues.list()
-    yield from checkup.check_clock(workers)
-    yield from checkup.check_workers(queues, workers)
-    yield from checkup.check_schedules(app.schedules.list(), workers)
-    yield from checkup.check_queues(queues)
-    yield from checkup.check_tasks(app, named, workers)
+    yield from doctor_checks.check_clock(workers)
+    yield from doctor_checks.check_workers(queues, workers)
+    declared = None
+    try:
+        if named:
+            declared = [describe_schedule(one, app, None) for one in app.declared_schedules()]
+    except InvalidInput as error:
+        yield Finding("schedules", "fail", f"the code declares one that cannot be: {error}", "mend it there")
+    yield from doctor_checks.check_schedules(app.schedules.list(), workers, declared)
+    yield from doctor_checks.check_queues(queues, workers)
+    yield from doctor_checks.check_tasks(app, named, workers)

@@ -1,4 +1,4 @@
-"""What `dray doctor` looks at, on any broker. Each check is a function that yields findings."""
+"""Checks of `dray doctor` for any broker. Each check is a function that yields findings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Final, Literal
 import msgspec
 
 from dray.app import App
-from dray.broker.repairs import describe
+from dray.broker.repairs import INTERRUPTED, describe
 from dray.broker.verbs import PAGE_MAX, Query, QueueInfo
-from dray.cli.output import now_ms, rough
-from dray.client import Link
+from dray.cli.output import counted, now_ms, rough
+from dray.client.link import Link
+from dray.documents.data_loss import read_store_identity
+from dray.documents.queue_state import describe_unserved, unserved, waiting_jobs
+from dray.documents.repair_log import read_repairs
+from dray.documents.worker_registry import SKEWED, WorkerInfo, describe_skew
 from dray.job import State
-from dray.recovery import Repairs, read_repairs
-from dray.roster import SKEWED, WorkerInfo, describe_skew
-from dray.schedules import ScheduleInfo
+from dray.schedules.api import ScheduleInfo
 from dray.settings import SCHEDULING_MODES
 
 OLDEST_CLOCK: Final = 1_735_689_600_000
@@ -28,11 +30,11 @@ REPAIRED_LATELY: Final = 7 * 24 * 3600 * 1000
 WAITED_LONG: Final = 10 * 60_000
 SHOWN: Final = 5
 LOOK_AT: Final = 5_000
-"""How many ready jobs are looked at for tasks that nobody knows."""
+"""Ready jobs that are checked for unknown tasks."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was checked."""
+    """The result of one check."""
 
     check: str
     status: Literal["ok", "warn", "fail"]
@@ -41,35 +43,39 @@ class Finding(msgspec.Struct, frozen=True):
     """What to do about it."""
 
 
-def check_broker(app: App) -> Iterator[Finding]:
-    """It answers, in good time, and what it holds is consistent."""
+def check_broker(app: App, place: str) -> Iterator[Finding]:
+    """The broker answers in time, and its data is consistent."""
     began = time.monotonic()
-    app.client.block(_touch)
+    app.client.block(lambda link: link.broker.queues())
     took = time.monotonic() - began
-    text = f"answers in {took * 1000:.1f} ms"
+    text = f"{place} answers in {took * 1000:.1f} ms"
     if took > SLOW:
         yield Finding(
             "broker", "warn", text, "look at the load of the machine and the disk or network between"
         )
     else:
         yield Finding("broker", "ok", text)
-    problems = app.client.block(_audit)
+    problems = app.client.block(lambda link: link.broker.audit())
     if problems:
         shown = "; ".join(problems[:5]) + ("; …" if len(problems) > 5 else "")
         todo = (
             "a running worker repairs it within minutes; keep a copy of the store before, and find out who "
             "else writes to it, or report it as a bug"
         )
-        yield Finding("audit", "fail", f"{len(problems)} inconsistencies: {shown}", todo)
+        found = counted(len(problems), "inconsistency", "inconsistencies")
+        yield Finding("audit", "fail", f"{found}: {shown}", todo)
     else:
         yield Finding("audit", "ok", "every job is in exactly one place")
 
 
 def check_repairs(app: App) -> Iterator[Finding]:
-    """Nothing had to be repaired lately: a sound store needs none."""
-    repairs = app.client.block(_repairs)
+    """No repairs lately: a sound store needs none."""
+    repairs = app.client.block(lambda link: read_repairs(link.broker))
+    if repairs.finished:
+        steps = describe(repairs.finished, INTERRUPTED)
+        yield Finding("repairs", "ok", f"steps of killed processes were finished, no damage: {steps}")
     if not repairs.counts:
-        yield Finding("repairs", "ok", "none was ever needed")
+        yield Finding("repairs", "ok", "none was made so far")
         return
     ago = now_ms() - repairs.last
     text = f"{sum(repairs.counts.values())} in all, the last {rough(ago)} ago: {describe(repairs.latest)}"
@@ -80,20 +86,22 @@ def check_repairs(app: App) -> Iterator[Finding]:
     yield Finding("repairs", "warn", text, todo)
 
 
-async def _repairs(link: Link) -> Repairs:
-    return await read_repairs(link.broker)
-
-
-async def _touch(link: Link) -> None:
-    await link.broker.queues()
-
-
-async def _audit(link: Link) -> list[str]:
-    return await link.broker.audit()
+def check_losses(app: App) -> Iterator[Finding]:
+    """The broker has not lost its data."""
+    birth = app.client.block(lambda link: read_store_identity(link.broker))
+    lost = None if birth is None else birth.lost
+    if birth is None or lost is None or now_ms() - lost > REPAIRED_LATELY:
+        return
+    text = f"the broker lost all its data {rough(now_ms() - lost)} ago ({birth.losses} × so far)"
+    todo = (
+        "look for a FLUSHALL, a restart without persistence (appendonly yes) or a replaced file; jobs from "
+        "before must be enqueued again, and schedules that were made at run time made again"
+    )
+    yield Finding("data", "warn", text, todo)
 
 
 def check_clock(workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
-    """All count by the broker's clock; what tasks do by their own machine's may be wrong."""
+    """The clocks of the workers' machines agree with the broker's."""
     now = now_ms()
     if now < OLDEST_CLOCK:
         yield Finding(
@@ -109,35 +117,37 @@ def check_clock(workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
 
 
 def check_workers(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
-    """Somebody serves every queue that holds work."""
+    """Some worker is running, and one of them does the upkeep."""
     alive = [worker for worker in workers if worker.state == "running"]
-    waiting = [info for info in queues if _work(info)]
     served = {queue for worker in alive for queue in worker.queues}
+    count = sum(map(waiting_jobs, queues))
     if alive:
-        yield Finding("workers", "ok", f"{len(alive)} running, for {', '.join(sorted(served))}")
+        where = ", ".join(sorted(served)) or "no queue: schedules and recovery only"
+        yield Finding("workers", "ok", f"{len(alive)} running, for {where}")
         if not any(worker.leader for worker in workers):
             text = "no worker does the upkeep (due jobs, recovery) at the moment"
             yield Finding("workers", "warn", text, "look again in a minute; else restart a worker")
-    elif waiting:
-        count = sum(map(_work, waiting))
-        yield Finding("workers", "warn", f"none is running, and {count} jobs wait", "start one: dray worker")
+    elif count:
+        where = ", ".join(info.name for info in queues if waiting_jobs(info))
+        text = f"none is running, and {counted(count, 'job waits', 'jobs wait')} in {where}"
+        yield Finding("workers", "warn", text, "start one: dray worker")
     else:
         yield Finding("workers", "ok", "none is running, and nothing waits")
-    for info in waiting if alive else ():
-        if info.name not in served:
-            text = f"{info.name}: {_work(info)} jobs wait, and no worker serves it"
-            yield Finding("queues", "warn", text, f"start one: dray worker -Q {info.name}")
 
 
-def _work(info: QueueInfo) -> int:
-    return sum(info.counts.get(state, 0) for state in (State.READY, State.SCHEDULED, State.RETRYING))
-
-
-def check_schedules(schedules: Sequence[ScheduleInfo], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
-    """Somebody makes the jobs of schedules, and all of them get theirs."""
+def check_schedules(
+    schedules: Sequence[ScheduleInfo],
+    workers: Sequence[WorkerInfo],
+    declared: Sequence[ScheduleInfo] | None = None,
+) -> Iterator[Finding]:
+    """Some worker makes the jobs of schedules, all of them get theirs, and they are as the code declares."""
     active = [one for one in schedules if one.paused is None]
-    if active and workers and not any(worker.mode in SCHEDULING_MODES for worker in workers):
-        text = f"{len(active)} are due at times, and no worker that is running makes their jobs"
+    differences = [] if declared is None else list(_differences(schedules, declared))
+    yield from differences
+    idle = active and workers and not any(worker.mode in SCHEDULING_MODES for worker in workers)
+    if idle:
+        are = counted(len(active), "is due at times", "are due at times")
+        text = f"{are}, and no worker that is running makes their jobs"
         yield Finding("schedules", "warn", text, "start one beside the specialized workers: dray scheduler")
     failing = [one for one in active if one.last_error is not None]
     for one in failing[:SHOWN]:
@@ -146,14 +156,50 @@ def check_schedules(schedules: Sequence[ScheduleInfo], workers: Sequence[WorkerI
         yield Finding(
             "schedules", "warn", f"and {len(failing) - SHOWN} more with errors", "dray schedules ls"
         )
-    if schedules and not failing:
+    if schedules and not (failing or idle or differences):
         yield Finding("schedules", "ok", f"{len(schedules)}, of which {len(schedules) - len(active)} paused")
 
 
-def check_queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:
-    """Nothing is paused and forgotten, dead, or waits too long."""
+def _differences(schedules: Sequence[ScheduleInfo], declared: Sequence[ScheduleInfo]) -> Iterator[Finding]:
+    """Schedules that differ between the code and the store."""
+    stored, code = {one.name: one for one in schedules}, {one.name: one for one in declared}
+    for name, one in code.items():
+        found = stored.get(name)
+        if found is None:
+            text = f"{name} ({one.rule}) is declared in code and not stored: it makes no jobs yet"
+            yield Finding("schedules", "warn", text, "start a worker with this code: it writes it down")
+        elif found.origin != "code":
+            text = f"{name} is declared in code, but one of this name was made at run time: that one counts"
+            yield Finding(
+                "schedules", "warn", text, f"dray schedules delete {name}, or rename it in the code"
+            )
+        elif _main(found) != _main(one):
+            text = f"{name} is stored as {_described(found)} and declared as {_described(one)}"
+            yield Finding("schedules", "warn", text, "restart the workers with the newest code")
+    for name, one in stored.items():
+        if one.origin == "code" and name not in code:
+            text = f"{name} ({one.rule}) is stored, and this app's code does not declare it"
+            todo = f"dray schedules delete {name}, unless other code declares it"
+            yield Finding("schedules", "warn", text, todo)
+
+
+def _main(one: ScheduleInfo) -> tuple[object, ...]:
+    return one.task, one.kind, one.rule, one.tz, one.queue
+
+
+def _described(one: ScheduleInfo) -> str:
+    zone = f" {one.tz}" if one.tz is not None else ""
+    return f"{one.kind} {one.rule}{zone} of {one.task} in queue {one.queue}"
+
+
+def check_queues(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo] = ()) -> Iterator[Finding]:
+    """No queue is unserved, paused for long, or has dead or long waiting jobs."""
     found = False
     now = now_ms()
+    for info in unserved(queues, workers) if workers else ():
+        found = True
+        text, _, todo = describe_unserved(info, workers).rpartition(": ")
+        yield Finding("queues", "warn", text, f"start one: {todo}")
     for info in queues:
         for what, pause in (("", info.paused), *((f" task {t}", p) for t, p in info.paused_tasks.items())):
             if pause is not None:
@@ -171,26 +217,27 @@ def check_queues(queues: Sequence[QueueInfo]) -> Iterator[Finding]:
         dead = info.counts.get(State.DEAD, 0)
         if dead:
             found = True
-            yield Finding(
-                "queues", "warn", f"{info.name}: {dead} dead jobs", f"dray dead ls --queue {info.name}"
-            )
+            text = f"{info.name}: {counted(dead, 'dead job', 'dead jobs')}"
+            yield Finding("queues", "warn", text, f"dray dead ls --queue {info.name}")
     if not found:
-        yield Finding("queues", "ok", f"{len(queues)} in use, nothing paused or dead")
+        nothing = "nothing unserved, paused or dead" if workers else "nothing paused or dead"
+        yield Finding("queues", "ok", f"{len(queues)} in use, {nothing}")
 
 
 def check_tasks(app: App, named: bool, workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
-    """Jobs whose task nobody knows wait for ever."""
+    """No ready job has an unknown task: it would wait for ever."""
     ready = app.client.block(_ready_tasks)
     missing = {name: count for name, count in ready.items() if name not in app.tasks} if named else {}
     for name, count in sorted(missing.items()):
         near = get_close_matches(name, app.tasks, n=1)
         hint = f"it was renamed to {near[0]}, or " if near else ""
         todo = f"{hint}the code that has it is not deployed here: deploy it, or delete its jobs"
-        yield Finding("tasks", "warn", f"{count} ready jobs of {name}, which the app does not have", todo)
+        jobs = counted(count, "ready job", "ready jobs")
+        yield Finding("tasks", "warn", f"{jobs} of {name}, which the app does not have", todo)
     known = {task for worker in workers for task in worker.tasks}
     for name, count in sorted(ready.items()):
         if known and name not in known and name not in missing:
-            text = f"{count} ready jobs of {name}, which no running worker knows"
+            text = f"{counted(count, 'ready job', 'ready jobs')} of {name}, which no running worker knows"
             yield Finding("tasks", "warn", text, "restart the workers with the newest code")
             missing[name] = count
     if not missing:

@@ -1,4 +1,4 @@
-"""What `dray doctor` looks at in an embedded broker: the file, its folder and its disk."""
+"""Checks of `dray doctor` for the embedded broker: the file, its folder and its disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from dray.broker.sqlite.options import Options, read_url
-from dray.broker.sqlite.place import REMOTE, filesystem_of, mounts
-from dray.cli.checkup import Finding
+from dray.broker.sqlite.path import REMOTE, filesystem_of, mounts
+from dray.cli.doctor_checks import Finding
 from dray.settings import Settings, format_size
 
 MEBIBYTE: Final = 1 << 20
@@ -25,7 +25,7 @@ DISK_WARN: Final = 512 * MEBIBYTE
 
 
 def check_file(settings: Settings) -> Iterator[Finding]:
-    """Before the file is opened: closing a handle of our own afterwards would drop the broker's locks."""
+    """Runs before the broker opens the file: closing another handle later would drop the broker's locks."""
     options = read_url(settings.broker_url)
     path = Path(options.path).resolve()
     yield from _permissions(path)

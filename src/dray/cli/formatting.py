@@ -1,35 +1,38 @@
-"""How jobs, queues and workers look: as rows of a table, and as JSON with keys that stay."""
+"""Jobs, queues, workers and statistics as table rows and as JSON, whose keys are stable."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from dray.broker.verbs import Limits, Pause, QueueInfo
-from dray.cli.output import Column, age, brief, moment_of, one_line, plain, stamp
-from dray.cli.shapes_stats import seconds
+from dray.cli.output import age, brief, counted, moment_of, one_line, plain, stamp
+from dray.documents.queue_state import is_dedicated
+from dray.documents.worker_registry import SKEWED, WorkerInfo, describe_skew
 from dray.duration import format_duration
-from dray.info import JobInfo
-from dray.job import Error, Progress, State
-from dray.roster import SKEWED, WorkerInfo, describe_skew
-from dray.schedule import SCHEDULE_HEADER, TICK_HEADER
+from dray.info import JobInfo, RunInfo
+from dray.job import Progress, State
+from dray.schedules.schedule import SCHEDULE_HEADER, TICK_HEADER
 from dray.settings.forms import format_priorities
+from dray.stats.task_stats import TaskStats
 
-JOB_COLUMNS = tuple(map(Column, ("ID", "TASK", "QUEUE", "STATUS", "TRY", "CREATED", "NOTE")))
-DEAD_COLUMNS = tuple(map(Column, ("ID", "TASK", "QUEUE", "TRIES", "DIED", "REASON")))
-_ALWAYS = (State.READY, State.RUNNING)
-WORKER_COLUMNS = tuple(
-    map(Column, ("WORKER", "STATE", "QUEUES", "RUNNING", "DONE", "FAILED", "AVG", "STARTED", "SEEN", "ROLE"))
+JOB_TITLES = ("ID", "TASK", "QUEUE", "STATUS", "TRY", "CREATED", "NOTE")
+DEAD_TITLES = ("ID", "TASK", "QUEUE", "TRIES", "DIED", "REASON")
+QUEUE_TITLES = ("OLDEST", "WORKERS", "STATE", "LIMITS")
+WORKER_TITLES = (
+    *("WORKER", "STATE", "QUEUES", "RUNNING", "DONE", "FAILED"),
+    *("AVG", "P95", "CREW", "STARTED", "SEEN", "ROLE"),
 )
+TASK_NUMBERS = (
+    *("ACCEPTED", "RUNS", "FAILED", "AVG", "P50", "P95", "P99"),
+    *("WAIT P95", "CPU", "MEMORY", "STALLS", "SECOND RUNS"),
+)
+TASK_TITLES = ("TASK", *TASK_NUMBERS)
+_ALWAYS_SHOWN = (State.READY, State.RUNNING)
 
 
 # jobs
-
-
-def job_json(info: JobInfo) -> dict[str, Any]:
-    """Every field of `JobInfo`, under its own name."""
-    shown: dict[str, Any] = plain(info)
-    return shown
 
 
 def job_row(info: JobInfo) -> list[str]:
@@ -43,36 +46,27 @@ def _note(info: JobInfo) -> str:
         why = f", {info.error.type}" if info.error is not None else ""
         return f"due {age(info.due_at)}{why}"
     if info.progress is not None:
-        return progress_text(info.progress)
+        return _progress(info.progress)
     if info.status is State.WAITING:
-        return f"waits for {len(info.waits_for)} jobs"
+        return f"waits for {counted(len(info.waits_for), 'job', 'jobs')}"
     return info.reason or info.description
 
 
 def dead_row(info: JobInfo) -> list[str]:
-    return [
-        info.id,
-        info.task,
-        info.queue,
-        str(info.attempt),
-        age(info.finished_at),
-        one_line(death(info), 80),
-    ]
+    died, reason = age(info.finished_at), one_line(_cause_of_death(info), 80)
+    return [info.id, info.task, info.queue, str(info.attempt), died, reason]
 
 
-def death(info: JobInfo) -> str:
-    """Why a job is dead, with the error it left."""
-    reason = info.reason or ""
-    if info.error is None:
+def _cause_of_death(info: JobInfo) -> str:
+    """The reason, and the error unless the reason quotes it."""
+    reason, error = info.reason or "", info.error
+    if error is None or (error.message and error.message in reason):
         return reason
-    error = f"{info.error.type}: {info.error.message}"
-    return (
-        reason if info.error.message and info.error.message in reason else f"{reason}: {error}".lstrip(": ")
-    )
+    return f"{reason}: {error.type}: {error.message}".lstrip(": ")
 
 
 def job_fields(info: JobInfo) -> list[tuple[str, str]]:
-    """Everything worth telling of one job, in the order people ask."""
+    """The fields of one job that have a value, in the order people ask."""
     fields = [
         ("id", info.id),
         ("task", info.task),
@@ -86,11 +80,12 @@ def job_fields(info: JobInfo) -> list[tuple[str, str]]:
         ("created", stamp(info.created_at)),
         ("due", stamp(info.due_at)),
         ("expires", stamp(info.expires_at)),
+        ("deadline", stamp(info.deadline)),
         ("started", stamp(info.started_at)),
         ("finished", stamp(info.finished_at)),
         ("timeout", "" if info.timeout is None else format_duration(round(info.timeout * 1000))),
         ("worker", info.worker or ""),
-        ("progress", "" if info.progress is None else progress_text(info.progress)),
+        ("progress", "" if info.progress is None else _progress(info.progress)),
         ("waits for", ", ".join(info.waits_for)),
         ("schedule", _schedule(info)),
         ("parent", info.parent or ""),
@@ -99,7 +94,13 @@ def job_fields(info: JobInfo) -> list[tuple[str, str]]:
         ("tags", ", ".join(info.tags)),
         ("description", info.description),
         ("result", brief(info.result, 2000) if info.result is not None else ""),
-        ("error", "" if info.error is None else error_text(info.error)),
+        (
+            "error",
+            ""
+            if info.error is None
+            else f"{info.error.type}: {info.error.message}\n{info.error.traceback}".rstrip(),
+        ),
+        ("runs", "\n".join(map(_run, info.run_history))),
     ]
     return [(name, value) for name, value in fields if value]
 
@@ -117,19 +118,25 @@ def _call(info: JobInfo) -> str:
     return f"{info.task}({', '.join(parts)})"
 
 
-def progress_text(progress: Progress) -> str:
+def _progress(progress: Progress) -> str:
     total = "" if progress.total is None else f"/{progress.total:g}"
-    return f"{progress.done:g}{total} {progress.note}".strip()
+    data = f" {brief(progress.data, 500)}" if progress.data else ""
+    return f"{progress.done:g}{total} {progress.note}".strip() + data
 
 
-def error_text(error: Error) -> str:
-    return f"{error.type}: {error.message}\n{error.traceback}".rstrip()
+def _run(run: RunInfo) -> str:
+    """`2  failed  12:30:01 – 12:30:04 (3.1s) on host-12/1.1: ValueError: no`."""
+    until = run.ended_at or datetime.now(UTC)
+    took = format_duration(max(0, round((until - run.started_at).total_seconds() * 1000)))
+    on = f" on {run.worker}" if run.worker else ""
+    error = f": {run.error}" if run.error else ""
+    return f"{run.number}  {run.outcome}, {stamp(run.started_at)}, {took}{on}{error}"
 
 
 # queues
 
 
-def queue_json(info: QueueInfo) -> dict[str, Any]:
+def queue_json(info: QueueInfo, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
     return {
         "name": info.name,
         "counts": {str(state): info.counts.get(state, 0) for state in State if state is not State.NOT_FOUND},
@@ -139,7 +146,15 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "task_limits": plain(info.task_limits),
         "next_due_at": plain(moment_of(info.next_due)),
         "oldest_ready_at": plain(moment_of(info.oldest_ready)),
+        "dedicated": is_dedicated(info, workers),
+        "workers": _serving(info, workers),
     }
+
+
+def _serving(info: QueueInfo, workers: Sequence[WorkerInfo]) -> int:
+    return sum(
+        worker.state == "running" and worker.serves_queue(info.name, info.dedicated) for worker in workers
+    )
 
 
 def _pause_json(pause: Pause | None) -> dict[str, Any] | None:
@@ -148,32 +163,31 @@ def _pause_json(pause: Pause | None) -> dict[str, Any] | None:
     return {"by": pause.by, "reason": pause.reason, "at": plain(moment_of(pause.at))}
 
 
-def queue_table(infos: Sequence[QueueInfo]) -> tuple[list[Column], list[list[str]]]:
-    """Queues and their jobs by state; states that no job is in are left out."""
-    states = [state for state in State if state in _ALWAYS or any(info.counts.get(state) for info in infos)]
-    counts = [Column(state.upper(), right=True) for state in states]
-    columns = [Column("QUEUE"), *counts, *map(Column, ("OLDEST", "STATE", "LIMITS"))]
-    rows = [
-        [
-            info.name,
-            *(str(info.counts.get(state, 0) or "-") for state in states),
-            _waited(info),
-            _state(info),
-            limits_text(info),
-        ]
-        for info in infos
+def shown_states(infos: Sequence[QueueInfo]) -> list[State]:
+    """States with a column in the table of queues: those of any job, and two that are always there."""
+    return [
+        state for state in State if state in _ALWAYS_SHOWN or any(info.counts.get(state) for info in infos)
     ]
-    return columns, rows
 
 
-def _waited(info: QueueInfo) -> str:
-    return "" if info.oldest_ready is None else age(info.oldest_ready)
+def queue_row(info: QueueInfo, workers: Sequence[WorkerInfo], states: Sequence[State]) -> list[str]:
+    return [
+        info.name,
+        *(str(info.counts.get(state, 0) or "-") for state in states),
+        age(info.oldest_ready),
+        str(_serving(info, workers) or "none"),
+        _queue_state(info, workers),
+        limits_text(info),
+    ]
 
 
-def _state(info: QueueInfo) -> str:
+def _queue_state(info: QueueInfo, workers: Sequence[WorkerInfo]) -> str:
+    words = ["dedicated"] if is_dedicated(info, workers) else []
     if info.paused is not None:
-        return "paused"
-    return f"paused: {', '.join(sorted(info.paused_tasks))}" if info.paused_tasks else ""
+        words.append("paused")
+    elif info.paused_tasks:
+        words.append(f"paused: {', '.join(sorted(info.paused_tasks))}")
+    return ", ".join(words)
 
 
 def limits_text(info: QueueInfo) -> str:
@@ -189,16 +203,17 @@ def _limits(limits: Limits) -> str:
 # workers
 
 
-def worker_json(info: WorkerInfo) -> dict[str, Any]:
+def worker_json(info: WorkerInfo, against_others: float | None) -> dict[str, Any]:
     shown: dict[str, Any] = plain(info)
     shown["running"] = info.running
+    shown["against_crew"] = against_others
     for moment in ("started", "seen"):
         shown[f"{moment}_at"] = plain(moment_of(shown.pop(moment)))
     return shown
 
 
-def worker_row(info: WorkerInfo) -> list[str]:
-    slots = sum(1 for _ in info.executors) * info.concurrency
+def worker_row(info: WorkerInfo, against_others: float | None) -> list[str]:
+    slots = len(info.executors) * info.concurrency
     queues = ",".join(info.queues)
     if info.priorities is not None:
         queues += f" [{format_priorities(frozenset(info.priorities))}]"
@@ -215,17 +230,38 @@ def worker_row(info: WorkerInfo) -> list[str]:
         str(done),
         str(failed),
         "-" if info.average is None else seconds(info.average),
+        "-" if info.p95 is None else seconds(info.p95),
+        "-" if against_others is None else f"{against_others:.2g}×",
         age(info.started),
         age(info.seen),
         role,
     ]
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, 99th percentile and largest of some measurements."""
-    ordered = sorted(values)
-    return {
-        "p50": ordered[len(ordered) // 2],
-        "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
-        "max": ordered[-1],
-    }
+# statistics of tasks
+
+
+def task_row(stats: TaskStats) -> list[str]:
+    took = stats.duration
+    times = [seconds(time) for time in (took.average, took.p50, took.p95, took.p99)]
+    return [
+        stats.task,
+        str(stats.accepted or "-"),
+        str(stats.runs),
+        str(stats.failed),
+        *(times if stats.samples else ["-"] * len(times)),
+        seconds(stats.wait.p95) if stats.wait.longest else "-",
+        "-" if stats.cpu is None else seconds(stats.cpu),
+        "-" if stats.memory is None else f"{stats.memory / (1 << 20):.0f} MiB",
+        str(stats.stalls or "-"),
+        f"{stats.won} won of {stats.launched}" if stats.launched else "-",
+    ]
+
+
+def seconds(time: float) -> str:
+    """Seconds in a fitting unit: 840 µs, 12.3 ms, 4.56 s, 3.1 min."""
+    if time < 0.001:
+        return f"{time * 1e6:.0f} µs"
+    if time < 1:
+        return f"{time * 1e3:.3g} ms"
+    return f"{time:.2f} s" if time < 100 else f"{time / 60:.1f} min"

@@ -1,6 +1,6 @@
-"""Ask an app for its settings and tasks, in a process of its own.
+"""Read the settings and tasks of an app in a child process.
 
-A worker's supervisor runs no user code, but what the app says in code (`App("shop", broker=…)`) counts.
+A worker's supervisor runs no user code, but needs the settings given in code (`App("shop", broker=…)`).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,11 @@ import msgspec
 from dray.errors import AppNotFound, DrayError, InvalidSettings
 from dray.loading import load_app
 from dray.settings import Loaded, Settings
+from dray.worker.process import die_with
 
 
-class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """What an app says of itself; or, in `error`, why it cannot."""
+class AppFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings and tasks of an app; or, in `error`, why it cannot be imported."""
 
     settings: Settings | None = None
     origins: dict[str, str] = {}
@@ -34,33 +36,37 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
         return Loaded(self.settings, self.origins, Path(self.folder))
 
 
-def probe(path: str) -> Probed:
-    """Import the app at `module:attribute` in a child, and hear what it says."""
+def probe(path: str) -> AppFacts:
+    """Import the app at `module:attribute` in a child process, and return its facts."""
     ours, theirs = os.pipe()
     try:
-        command = [sys.executable, "-m", "dray.cli.probe", path, str(theirs)]
-        # What the app prints when it is imported, every executor prints as well.
+        command = [sys.executable, "-m", "dray.cli.inspect_app", path, str(theirs), str(os.getpid())]
+        # Every executor prints again what the app prints on import.
         child = subprocess.Popen(command, pass_fds=(theirs,), stdout=subprocess.DEVNULL)  # noqa: S603
         os.close(theirs)
-        with open(ours, "rb", closefd=False) as answer:
-            reply = answer.read()
-        code = child.wait()
+        try:
+            with open(ours, "rb", closefd=False) as answer:
+                reply = answer.read()
+            code = child.wait()
+        except BaseException:  # interrupted
+            child.kill()
+            child.wait()
+            raise
     finally:
         os.close(ours)
     if not reply:
         raise AppNotFound(f"importing {path!r} ended the process (exit code {code}) before it was done")
-    return msgspec.msgpack.decode(reply, type=Probed)
+    return msgspec.msgpack.decode(reply, type=AppFacts)
 
 
-def answer(path: str) -> Probed:
-    """What is sent back."""
+def read_app(path: str) -> AppFacts:
     try:
         app = load_app(path)
     except (AppNotFound, InvalidSettings) as error:
-        return Probed(error=str(error))
+        return AppFacts(error=str(error))
     except DrayError as error:
-        return Probed(error=f"{path}: {error}")
-    return Probed(
+        return AppFacts(error=f"{path}: {error}")
+    return AppFacts(
         settings=app.settings,
         origins=app.loaded.origins,
         folder=str(app.loaded.folder),
@@ -69,10 +75,11 @@ def answer(path: str) -> Probed:
 
 
 def _main() -> None:
-    path, descriptor = sys.argv[1:]
-    data = msgspec.msgpack.encode(answer(path))
-    with open(int(descriptor), "wb") as pipe:  # noqa: PTH123 (a descriptor)
-        pipe.write(data)
+    path, descriptor, parent = sys.argv[1:]
+    die_with(int(parent))
+    data = msgspec.msgpack.encode(read_app(path))
+    with suppress(BrokenPipeError), open(int(descriptor), "wb") as pipe:  # noqa: PTH123 (a descriptor)
+        pipe.write(data)  # unless the parent is gone
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from functools import partial
 from typing import Any
 
 import click
 
-from dray.cli.main import Suggesting
-from dray.cli.opening import open_store
-from dray.cli.output import note, say, say_fields, say_json, say_table
-from dray.cli.selection import (
+from dray.cli.formatting import JOB_TITLES, job_fields, job_row
+from dray.cli.job_selection import (
     Change,
     carry_out,
     change_options,
@@ -21,45 +21,54 @@ from dray.cli.selection import (
     read_time,
     unknown_job,
 )
-from dray.cli.shapes import JOB_COLUMNS, job_fields, job_json, job_row
-from dray.cli.target import json_option, target_options, wants_json
+from dray.cli.main import CommandGroup
+from dray.cli.open_app import namespace_text, open_store
+from dray.cli.output import counted, note, say, say_fields, say_json, show_list
+from dray.cli.target import common_options, limit_option, wants_json
 from dray.errors import JobNotFound
 from dray.job import check_word
 
 
-@click.group("jobs", cls=Suggesting)
+@click.group("jobs", cls=CommandGroup)
 def jobs_command() -> None:
     """List, show, cancel, retry, reschedule and delete jobs."""
 
 
 @jobs_command.command("ls")
 @filter_options
-@click.option(
-    "--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="At most so many."
-)
-@target_options
-@json_option
-def ls(limit: int, **where: Any) -> None:
-    """List jobs, by state and queue.
+@limit_option
+@click.option("--cursor", metavar="CURSOR", help="Go on where an earlier list ended, as it said.")
+@common_options
+def ls(limit: int, cursor: str | None, **where: Any) -> None:
+    """List jobs, those that were enqueued last first.
 
-    Without --state, jobs of every state are listed.
+    Without --state, jobs of every state are listed. If there are more than --limit, the last line (on stderr;
+    with --json an object of shown, total and cursor) tells how many there are, where that is known, and the
+    --cursor to go on with.
     """
     app = open_store()
-    found = app.jobs.find(limit=limit, **read_filter(where))
-    if wants_json():
-        say_json([job_json(info) for info in found])
-    elif found:
-        say_table(JOB_COLUMNS, [job_row(info) for info in found])
-    else:
-        note("no jobs" + (" fit" if read_filter(where) else f" in namespace {app.settings.namespace}"))
+    chosen = read_filter(where)
+    found = app.jobs.find(limit=limit, cursor=cursor, **chosen)
+    none = "no jobs" if cursor is None else "no more jobs"
+    show_list(
+        found, JOB_TITLES, job_row, lambda: f"{none} fit" if chosen else f"{none} in {namespace_text(app)}"
+    )
     if found.cursor is not None and len(found) >= limit:
-        note(f"there are more than these {len(found)}: --limit shows more")
+        _note_more(len(found), app.jobs.count(**chosen), found.cursor)
+
+
+def _note_more(shown: int, total: int | None, cursor: str) -> None:
+    if wants_json():
+        note(json.dumps({"shown": shown, "total": total, "cursor": cursor}))
+        return
+    some = counted(shown, "job", "jobs")
+    known = f"{some}, not all" if total is None else f"{shown:,} of {counted(total, 'job', 'jobs')}"
+    note(f"{known}: --cursor {shlex.quote(cursor)} shows the next, --limit more at once")
 
 
 @jobs_command.command("show")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@target_options
-@json_option
+@common_options
 def show(ids: tuple[str, ...]) -> None:
     """Show everything known of jobs: call, state, times, progress, result or error.
 
@@ -74,7 +83,7 @@ def show(ids: tuple[str, ...]) -> None:
         except JobNotFound:
             raise unknown_job(app, id) from None
     if wants_json():
-        say_json(job_json(infos[0]) if len(infos) == 1 else [job_json(info) for info in infos])
+        say_json(infos[0] if len(infos) == 1 else infos)
         return
     for place, info in enumerate(infos):
         if place:
@@ -105,15 +114,17 @@ _ids = click.argument("ids", nargs=-1, metavar="[ID]...")
 @filter_options
 @_everything
 @click.option("--reason", default="cancelled", show_default=True, metavar="TEXT", help="Kept with the job.")
+@click.option(
+    "--force", is_flag=True, help="Stop what runs at once; a job in a process of its own is killed."
+)
 @change_options
-@target_options
-@json_option
-def cancel(ids: tuple[str, ...], reason: str, **given: Any) -> int:
+@common_options
+def cancel(ids: tuple[str, ...], reason: str, force: bool, **given: Any) -> int:
     """Cancel jobs, by id or by filter.
 
     What has not started never will; what runs is told to stop. Cancelled jobs are not retried.
     """
-    return _change("cancel", ids, given, reason=reason)
+    return _change("cancel", ids, given, reason=reason, force=force)
 
 
 @jobs_command.command("retry")
@@ -121,8 +132,7 @@ def cancel(ids: tuple[str, ...], reason: str, **given: Any) -> int:
 @filter_options
 @_everything
 @change_options
-@target_options
-@json_option
+@common_options
 def retry(ids: tuple[str, ...], **given: Any) -> int:
     """Run jobs again, by id or by filter.
 
@@ -137,8 +147,7 @@ def retry(ids: tuple[str, ...], **given: Any) -> int:
 @filter_options
 @_everything
 @change_options
-@target_options
-@json_option
+@common_options
 def delete(ids: tuple[str, ...], **given: Any) -> int:
     """Forget jobs, by id or by filter. Running ones are refused: cancel them first."""
     return _change("delete", ids, given)
@@ -151,8 +160,7 @@ def delete(ids: tuple[str, ...], **given: Any) -> int:
 @click.option("--delay", metavar="DURATION", help="Start no sooner than after this time, from now.")
 @click.option("--at", metavar="TIME", help="Start no sooner than then: 2027-01-31T08:00.")
 @change_options
-@target_options
-@json_option
+@common_options
 def reschedule(ids: tuple[str, ...], delay: str | None, at: str | None, **given: Any) -> int:
     """Set when jobs may start, by id or by filter.
 
@@ -166,8 +174,7 @@ def reschedule(ids: tuple[str, ...], delay: str | None, at: str | None, **given:
 
 @click.command("why")
 @click.argument("id")
-@target_options
-@json_option
+@common_options
 def why_command(id: str) -> int:
     """Tell why a job stands where it stands: what it waits for, who could run it, what went wrong.
 

@@ -1,23 +1,23 @@
-"""`dray keys`: who may use the server, and what administrators did there."""
+"""`dray keys`: API keys of the server, and the audit log of administrators."""
 
 from __future__ import annotations
 
-import getpass
 from typing import Any, Final
 
 import click
 
-from dray.cli.main import Suggesting
-from dray.cli.opening import open_store
-from dray.cli.output import Column, age, note, plain, say, say_json, say_table, stamp
-from dray.cli.target import json_option, target_options, wants_json
-from dray.keys import AuditEntry, Key
+from dray.admin.api_keys import AUDIT_MAX, LOOKS_MAX, ApiKey, AuditEntry
+from dray.app import App
+from dray.cli.main import CommandGroup
+from dray.cli.open_app import open_store
+from dray.cli.output import age, note, one_line, plain, say, say_json, show_list, stamp, user_name
+from dray.cli.target import common_options, wants_json
+from dray.errors import LastAdminKey
 
-_COLUMNS: Final = tuple(map(Column, ("ID", "NAME", "ROLES", "QUEUES", "TASKS", "CREATED", "EXPIRES")))
-_AUDIT_COLUMNS: Final = tuple(map(Column, ("WHEN", "WHO", "DID", "TO")))
+_TITLES: Final = ("ID", "NAME", "ROLES", "QUEUES", "TASKS", "CREATED", "EXPIRES")
 
 
-@click.group("keys", cls=Suggesting)
+@click.group("keys", cls=CommandGroup)
 def keys_command() -> None:
     """Make, list and revoke keys of the server."""
 
@@ -36,8 +36,7 @@ def keys_command() -> None:
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue; may be repeated.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task; may be repeated.")
 @click.option("--expires", metavar="DURATION", help="Good for this long; by default until it is revoked.")
-@target_options
-@json_option
+@common_options
 def create(
     name: str, roles: tuple[str, ...], queues: tuple[str, ...], tasks: tuple[str, ...], expires: str | None
 ) -> None:
@@ -53,64 +52,71 @@ def create(
 
 
 @keys_command.command("ls")
-@target_options
-@json_option
+@common_options
 def ls() -> None:
     """List the keys that were not revoked."""
     app = open_store()
     found = app.keys.list()
-    if wants_json():
-        say_json([_key_json(key) for key in found])
-    elif found:
-        say_table(_COLUMNS, [_key_row(key) for key in found])
-    else:
-        note(f"there are no keys in namespace {app.settings.namespace}: `dray keys create` makes one")
+    none = f"there are no keys in namespace {app.settings.namespace}: `dray keys create` makes one"
+    show_list(found, _TITLES, _key_row, lambda: none, to_json=_key_json)
 
 
 @keys_command.command("revoke")
 @click.argument("given", nargs=-1, required=True, metavar="ID|NAME...")
-@target_options
-@json_option
-def revoke(given: tuple[str, ...]) -> int:
+@click.option("--force", is_flag=True, help="Revoke also the last admin key.")
+@common_options
+def revoke(given: tuple[str, ...], force: bool) -> int:
     """Revoke keys. Servers refuse them within a second or two.
 
-    A name does if only one key has it.
+    A name does if only one key has it. Without its last admin key nobody administers a namespace over the
+    network: that one is revoked only with --force. No server becomes open by it.
     """
     app = open_store()
     known = app.keys.list()
     gone = []
     for text in given:
         id = _named(text, known)
-        if id is not None and app.keys.revoke(id):
-            app.keys.record(_user(), "keys revoke", id)
+        if id is not None and _revoke(app, id, force):
             gone.append(id)
     if wants_json():
         say_json({"revoked": gone})
     elif gone:
         say(f"revoked: {', '.join(gone)}")
+    if gone and not app.keys.list():
+        note(
+            "no keys are left: servers of this namespace stay closed and, apart from keys of the setting"
+            " api_keys, answer nobody until `dray keys create NAME --role admin` makes one"
+        )
     return 0 if len(gone) == len(given) else 1
 
 
 @keys_command.command("audit")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most.")
-@target_options
-@json_option
+@click.option(
+    "--limit", type=click.IntRange(1, AUDIT_MAX + LOOKS_MAX), default=100, show_default=True, help="At most."
+)
+@common_options
 def audit(limit: int) -> None:
     """Tell what administrators did over the network, and who made and revoked keys; the latest first."""
     app = open_store()
     found = app.keys.audit(limit)
-    if wants_json():
-        say_json([_entry_json(entry) for entry in found])
-    elif found:
-        say_table(
-            _AUDIT_COLUMNS, [[stamp(entry.when), entry.who, entry.action, entry.target] for entry in found]
-        )
-    else:
-        note("nothing was done yet")
+    show_list(
+        found, ("WHEN", "WHO", "DID", "TO"), _entry_row, lambda: "nothing was done yet", to_json=_entry_json
+    )
 
 
-def _named(text: str, known: list[Key]) -> str | None:
-    """The id that is meant; names need not be unique, and guessing could leave the leaked key in force."""
+def _revoke(app: App, id: str, force: bool) -> bool:
+    try:
+        done = app.keys.revoke(id, force=force)
+    except LastAdminKey as error:
+        note(str(error))
+        return False
+    if done:
+        app.keys.record(_user(), "keys revoke", id)
+    return done
+
+
+def _named(text: str, known: list[ApiKey]) -> str | None:
+    """The id of the key. Names need not be unique, and a wrong guess could leave a leaked key valid."""
     if any(key.id == text for key in known):
         return text
     ids = [key.id for key in known if key.name == text]
@@ -121,7 +127,7 @@ def _named(text: str, known: list[Key]) -> str | None:
     return ids[0] if len(ids) == 1 else None
 
 
-def _key_json(key: Key) -> dict[str, Any]:
+def _key_json(key: ApiKey) -> dict[str, Any]:
     return {
         "id": key.id,
         "name": key.name,
@@ -133,13 +139,19 @@ def _key_json(key: Key) -> dict[str, Any]:
     }
 
 
-def _key_row(key: Key) -> list[str]:
+def _key_row(key: ApiKey) -> list[str]:
     def listed(names: frozenset[str] | None) -> str:
         return "all" if names is None else ",".join(sorted(names))
 
+    if not key.roles:
+        return [key.id, f"({key.name})", "none", "", "", "", ""]
     expires = "never" if key.expires_at is None else age(key.expires_at)
     roles = ",".join(sorted(key.roles))
     return [key.id, key.name, roles, listed(key.queues), listed(key.tasks), age(key.created_at), expires]
+
+
+def _entry_row(entry: AuditEntry) -> list[str]:
+    return [stamp(entry.when), entry.who, entry.action, one_line(entry.target, 200)]
 
 
 def _entry_json(entry: AuditEntry) -> dict[str, Any]:
@@ -153,7 +165,4 @@ def _entry_json(entry: AuditEntry) -> dict[str, Any]:
 
 
 def _user() -> str:
-    try:
-        return f"{getpass.getuser()} (command line)"
-    except (KeyError, OSError, ImportError):  # no name for this user id, as in containers
-        return "somebody (command line)"
+    return f"{user_name() or 'somebody'} (command line)"

@@ -1,24 +1,25 @@
-"""The root of the command line: which commands there are, and how errors end.
+"""The root command: the list of commands, errors and exit codes.
 
-Nothing here loads a command before it is called, so that `dray --help` is quick.
+A command's module is loaded when it is called, so that `dray --help` is quick.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Final, TextIO
 
 import click
 
-from dray.cli.output import harmless
+from dray.cli.errors import as_json, did_you_mean, error_message, has_json_flag
+from dray.cli.output import said_json, say_json
 from dray.cli.target import REACHING, json_option, target_options
 from dray.errors import BrokerAway, BrokerError, DrayError, InvalidSettings
 from dray.settings import hide_password
@@ -49,18 +50,18 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 }
 """Section → command → the module it is in, and its line in `dray --help`."""
 
-_PLACES: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
+COMMAND_MODULES: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 
 PIPE_CLOSED: Final = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 class PipeClosed(Exception):
-    """Whoever read our output has gone away (`dray jobs ls | head`)."""
+    """The reader of our output has ended (`dray jobs ls | head`)."""
 
 
-class Suggesting(click.Group):
-    """A group that answers a mistyped command with the nearest one."""
+class CommandGroup(click.Group):
+    """A group that suggests the nearest command for a mistyped one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,27 +70,26 @@ class Suggesting(click.Group):
         if name == "list" and self.get_command(ctx, "ls") is not None:
             args = ["ls", *args[1:]]
         elif not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = difflib.get_close_matches(name, self.list_commands(ctx), n=2, cutoff=0.6)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"`{ctx.command_path} --help` lists them"
+            hint = did_you_mean(name, self.list_commands(ctx), f"`{ctx.command_path} --help` lists them")
             raise click.UsageError(f"no command is named {name!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
-class Root(Suggesting):
+class Root(CommandGroup):
     """Finds commands by name and loads their module when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_PLACES)
+        return list(COMMAND_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _PLACES:
+        if cmd_name not in COMMAND_MODULES:
             return None
-        module = import_module(f"dray.cli.{_PLACES[cmd_name][0]}")
+        module = import_module(f"dray.cli.{COMMAND_MODULES[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, _PLACES))
+        width = max(map(len, COMMAND_MODULES))
         for section, commands in COMMANDS.items():
             with formatter.section(section):
                 formatter.write_dl([(name.ljust(width), entry[1]) for name, entry in commands.items()])
@@ -98,19 +98,20 @@ class Root(Suggesting):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            # Before click sees it: it would end with 1, as if something had failed.
+            # Before click handles it and ends with 1, as if something had failed.
             raise PipeClosed from error
         except BrokerError as error:
             url, began = ctx.meta.get(REACHING, (None, 0.0))
             if url is None:
                 raise
-            raise BrokerTrouble(error, url, time.monotonic() - began) from error
+            raise BrokerUnavailable(error, url, time.monotonic() - began) from error
 
 
-class BrokerTrouble(click.ClickException):
-    """A broker that does not do what was asked: which one, for how long it was tried, what to look at."""
+class BrokerUnavailable(click.ClickException):
+    """An error of the broker, with its URL, the time it was tried, and advice."""
 
     def __init__(self, error: BrokerError, url: str, seconds: float) -> None:
+        self.cause = error
         lines = [str(error), f"  broker: {hide_password(url)} (tried for {seconds:.1f} s)"]
         if isinstance(error, BrokerAway):
             lines.append("  is it running and reachable from here? `dray doctor` looks closer;")
@@ -150,13 +151,15 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 well, 1 failed, 2 called wrongly."""
     _never_fail_to_print(sys.stdout, sys.stderr)
+    given = list(sys.argv[1:] if args is None else args)
+    said_json.clear()
     with warnings.catch_warnings():
-        warnings.showwarning = _Warned()
+        warnings.showwarning = _WarningPrinter()
         try:
             result = cli.main(args=args, prog_name="dray", standalone_mode=False)
             sys.stdout.flush()
         except (PipeClosed, BrokenPipeError):
-            _let_go_of_stdout()
+            _discard_stdout()
             return PIPE_CLOSED
         except click.exceptions.Exit as end:
             return end.exit_code
@@ -164,17 +167,17 @@ def main(args: Sequence[str] | None = None) -> int:
             click.echo("dray: stopped", err=True)
             return INTERRUPTED
         except (click.ClickException, DrayError, OSError) as error:
-            return _report(error)
+            return _report(error, given)
         except UnicodeEncodeError as error:
-            # Bytes of the command line that are no text, and got as far as the broker.
-            return _report(click.UsageError(f"{error.object!r} is not text in UTF-8"))
+            # Bytes of the command line that are not text, and got as far as the broker.
+            return _report(click.UsageError(f"{error.object!r} is not text in UTF-8"), given)
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
-def _report(error: click.ClickException | DrayError | OSError) -> int:
+def _report(error: click.ClickException | DrayError | OSError, args: Sequence[str]) -> int:
     if os.environ.get("DRAY_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error)
-    # A group without a command: the help, which is no complaint. Older versions of click print it themselves.
+    # A group without a command prints its help. Older versions of click do that themselves.
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         click.echo(str(error), err=True)
         return 2
@@ -183,20 +186,17 @@ def _report(error: click.ClickException | DrayError | OSError) -> int:
         if context is not None:
             click.echo(context.get_usage(), err=True)
             click.echo(f"`{context.command_path} --help` tells more.\n", err=True)
-    text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    click.secho(
-        f"dray: {harmless(hide_password(text))}",
-        err=True,
-        fg="red",
-        color=None if "NO_COLOR" not in os.environ else False,
-    )
+    text = error_message(error, args)
+    if has_json_flag(args) and not said_json:
+        say_json(as_json(error, text))
+    click.secho(f"dray: {text}", err=True, fg="red", color=False if "NO_COLOR" in os.environ else None)
     if isinstance(error, click.ClickException):
         return error.exit_code
     return 2 if isinstance(error, InvalidSettings) else 1
 
 
-class _Warned:
-    """Shows a warning as one line, and each text only once."""
+class _WarningPrinter:
+    """Prints a warning as one line, and each text only once."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
@@ -216,23 +216,16 @@ class _Warned:
 
 
 def _never_fail_to_print(*streams: object) -> None:
-    """A terminal that cannot show a character shows its number; it must not end the command."""
+    """Print the number of a character that the terminal cannot show, instead of failing."""
     for stream in streams:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
 
 
-def _let_go_of_stdout() -> None:
-    """So that the interpreter's last flush does not fail again."""
-    try:
+def _discard_stdout() -> None:
+    """Redirect stdout, so that the interpreter's last flush does not fail again."""
+    with suppress(OSError, ValueError):
         handle = os.open(os.devnull, os.O_WRONLY)
         os.dup2(handle, sys.stdout.fileno())
         os.close(handle)
-    except (OSError, ValueError):
-        pass
-
-
-def known_commands() -> Iterable[str]:
-    """Every command, for docs and tests."""
-    return _PLACES

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import sys
 import time
+from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
 import click
 
 from dray.app import App
 from dray.broker.sqlite.options import read_url
+from dray.broker.verbs import run_blocking
 from dray.cli.target import REACHING, chosen
-from dray.client import Client, opener
-from dray.errors import AppNotFound
+from dray.client.client import Client, opener
+from dray.errors import AppNotFound, DrayError
 from dray.loading import load_app
 from dray.settings import Loaded, hide_password, load, override
+from dray.stats.arrivals import SOURCE
 
 
 def settings_here() -> Loaded:
@@ -31,7 +36,7 @@ def options() -> dict[str, object]:
 
 
 def app_path(loaded: Loaded) -> str | None:
-    """`module:attribute`. One that a settings file names is found from every folder of its project."""
+    """`module:attribute`. The app of a settings file is found from every folder of its project."""
     given = chosen("app")
     if given is None and loaded.app is not None:
         folder = str(loaded.folder)
@@ -59,7 +64,7 @@ def open_app() -> App:
 
 
 def open_store(*, must_exist: bool = True) -> App:
-    """The app if one is named, else a nameless one for the broker alone."""
+    """The app if one is named, else one without tasks for the broker alone."""
     loaded = settings_here()
     path = app_path(loaded)
     given = options()
@@ -68,19 +73,23 @@ def open_store(*, must_exist: bool = True) -> App:
             return _ready(_with_options(load_app(path)), must_exist)
         except AppNotFound as error:
             raise AppNotFound(f"{error}\n  --broker URL and --namespace NAME work without the app") from error
-    return _ready(nameless(namespace_here(loaded)), must_exist)
+    return _ready(app_without_tasks(namespace_here(loaded)), must_exist)
 
 
-def nameless(loaded: Loaded) -> App:
-    """An app without tasks, for looking and acting."""
+def app_without_tasks(loaded: Loaded) -> App:
+    """An app for commands that need only the broker."""
     return point(App("dray"), loaded)
 
 
 def point(app: App, loaded: Loaded) -> App:
-    """Let an app work with other settings than those it was made with."""
+    """Give an app other settings than it was created with."""
+    loaded.check_place()
     settings = loaded.settings
     app.loaded, app.settings = loaded, settings
-    app.client = Client(opener(settings.broker_url, settings.namespace, settings.retention))
+    app.client = Client(
+        opener(settings.broker_url, settings.namespace, settings.retention, access=settings.access),
+        settings.broker_url,
+    )
     return app
 
 
@@ -90,6 +99,7 @@ def _with_options(app: App) -> App:
 
 
 def _ready(app: App, must_exist: bool) -> App:
+    app.loaded.check_place()
     url = app.settings.broker_url
     if url.startswith("memory:"):
         raise click.ClickException(
@@ -103,6 +113,7 @@ def _ready(app: App, must_exist: bool) -> App:
             "  belongs to the nearest folder with pyproject.toml, dray.toml or .git"
         )
     ctx = click.get_current_context()
+    ctx.call_on_close(functools.partial(SOURCE.reset, SOURCE.set("cli")))
     ctx.meta[REACHING] = (url, time.monotonic())
     ctx.call_on_close(app.close)
     return app
@@ -114,9 +125,10 @@ def store_file(url: str) -> Path:
 
 
 def namespace_here(loaded: Loaded) -> Loaded:
-    """Without an app the namespace is not known; if the file holds just one, it is meant."""
+    """Without an app the namespace is unknown: take the only one of the database file."""
     if loaded.origins["namespace"] != "default":
         return loaded
+    loaded.check_place()
     names = namespaces(loaded.settings.broker_url)
     if len(names) == 1:
         return override(loaded, {"namespace": names[0]})
@@ -128,18 +140,33 @@ def namespace_here(loaded: Loaded) -> Loaded:
     return loaded
 
 
+def namespace_text(app: App) -> str:
+    """The namespace and the others on the broker, for a message that nothing was found."""
+    mine, url = app.settings.namespace, app.settings.broker_url
+    names = namespaces(url) if url.startswith("sqlite:") else _server_namespaces(url)
+    others = [name for name in names if name != mine]
+    if not others:
+        return f"namespace {mine}"
+    return f"namespace {mine} (this broker has {', '.join(others)}: choose with --namespace)"
+
+
+def _server_namespaces(url: str) -> list[str]:
+    try:
+        found: list[str] = run_blocking(import_module("dray.broker.redis.server").read_namespaces(url))
+    except (DrayError, OSError):
+        return []
+    return found
+
+
 def namespaces(url: str) -> list[str]:
-    """The namespaces in an embedded broker's file; none when it cannot be told (the opening will say why)."""
+    """The namespaces in a database file; none if it cannot be read (opening it gives the error)."""
     if not url.startswith("sqlite:"):
         return []
     file = store_file(url)
     if not file.is_file():
         return []
     try:
-        connection = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=1)
-        try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=1)) as connection:
             return [row[0] for row in connection.execute("SELECT name FROM namespaces ORDER BY name")]
-        finally:
-            connection.close()
     except sqlite3.Error:
         return []

@@ -1,4 +1,4 @@
-"""`dray schedules`: the rules that make jobs; look, make, change, pause, trigger and delete them."""
+"""`dray schedules`: list, create, change, pause, trigger and delete schedules."""
 
 from __future__ import annotations
 
@@ -6,45 +6,54 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from dray.cli.enqueue import check_call, read_keywords, read_value
-from dray.cli.main import Suggesting
-from dray.cli.opening import open_app, open_store
-from dray.cli.output import Column, age, brief, note, one_line, plain, say, say_fields, say_json, say_table
-from dray.cli.queues import user_name
-from dray.cli.target import json_option, target_options, wants_json
+from dray.cli.enqueue import check_call, option_flags, read_flags, read_keywords, read_value
+from dray.cli.main import CommandGroup
+from dray.cli.open_app import namespace_text, open_app, open_store
+from dray.cli.output import (
+    age,
+    brief,
+    note,
+    one_line,
+    plain,
+    say_fields,
+    say_json,
+    show_list,
+    show_result,
+    user_name,
+)
+from dray.cli.target import common_options, wants_json
 from dray.errors import InvalidInput, UnknownTaskWarning
 from dray.job import State
-from dray.schedule import CATCH_UP_MAX, CatchUp, Overlap
-from dray.schedules import ScheduleInfo
+from dray.options import SCHEDULE_OPTIONS
+from dray.schedules.api import ScheduleInfo
+from dray.schedules.decorators import TICK_OPTIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
-COLUMNS = tuple(map(Column, ("SCHEDULE", "TASK", "RULE", "NEXT", "LAST", "RUNS", "STATE", "NOTE")))
+TITLES = ("SCHEDULE", "TASK", "RULE", "NEXT", "LAST", "RUNS", "STATE", "NOTE")
 UPCOMING = 5
 
 
-@click.group("schedules", cls=Suggesting)
+@click.group("schedules", cls=CommandGroup)
 def schedules_command() -> None:
     """List, make, change, pause, trigger and delete schedules."""
 
 
 @schedules_command.command("ls")
-@target_options
-@json_option
+@common_options
 def ls() -> None:
     """List schedules: what they run, when next, when last, and what went wrong."""
     app = open_store()
-    found = app.schedules.list()
-    if wants_json():
-        say_json([schedule_json(info) for info in found])
-    elif found:
-        say_table(COLUMNS, [_row(info) for info in found])
-    else:
-        note(f"no schedules in namespace {app.settings.namespace}; those in code appear when a worker starts")
+    show_list(
+        app.schedules.list(),
+        TITLES,
+        _row,
+        lambda: f"no schedules in {namespace_text(app)}; those in code appear when a worker starts",
+    )
 
 
 @schedules_command.command("show")
@@ -52,52 +61,26 @@ def ls() -> None:
 @click.option(
     "--count", type=click.IntRange(0, 100), default=UPCOMING, show_default=True, help="Next runs to show."
 )
-@target_options
-@json_option
+@common_options
 def show(name: str, count: int) -> None:
     """Show everything known of a schedule, and its next runs."""
     info = open_store().schedules.get(name)
     if wants_json():
-        say_json(schedule_json(info) | {"upcoming": plain(_upcoming(info, count))})
+        say_json(plain(info) | {"upcoming": _upcoming(info, count)})
         return
     say_fields([(label, text) for label, text in _fields(info, count) if text])
 
 
 def _rule_options(command: F) -> F:
     """The options that `create` and `change` share."""
-    for option in reversed(
-        (
-            click.option("--cron", metavar="EXPR", help="Five fields, six with seconds first, or @daily."),
-            click.option(
-                "--tz", metavar="ZONE", help="Time zone of --cron, such as Europe/London; else UTC."
-            ),
-            click.option("--every", metavar="DURATION", help="An interval instead: 30s, 5m, 1h30m."),
-            click.option(
-                "-k", "--kwargs", multiple=True, metavar="NAME=VALUE", help="A keyword argument of the jobs."
-            ),
-            click.option("--jitter", metavar="DURATION", help="Start jobs up to this much later."),
-            click.option(
-                "--catch-up", type=click.Choice(get_args(CatchUp)), help="What becomes of missed ticks."
-            ),
-            click.option(
-                "--catch-up-cap",
-                type=click.IntRange(1, CATCH_UP_MAX),
-                help="At most so many jobs with --catch-up all.",
-            ),
-            click.option(
-                "--overlap",
-                type=click.Choice(get_args(Overlap)),
-                help="What becomes of a tick while the job before it is unfinished.",
-            ),
-            click.option("--queue", metavar="NAME", help="Another queue than the task's own."),
-            click.option("--priority", metavar="0-9|NAME", help="0 runs first; high is 1, normal 5, low 9."),
-            click.option("--retries", type=click.IntRange(0, 1_000_000), help="Attempts after the first."),
-            click.option("--job-timeout", metavar="DURATION", help="How long a job may run; 0: no limit."),
-            click.option(
-                "--ttl", metavar="DURATION", help="Dead as expired if not started within this time."
-            ),
-            click.option("--tag", "tags", multiple=True, metavar="TAG", help="May be repeated."),
-        )
+    command = option_flags(TICK_OPTIONS | SCHEDULE_OPTIONS)(command)
+    for option in (
+        click.option(
+            "-k", "--kwargs", multiple=True, metavar="NAME=VALUE", help="A keyword argument of the jobs."
+        ),
+        click.option("--every", metavar="DURATION", help="An interval instead: 30s, 5m, 1h30m."),
+        click.option("--tz", metavar="ZONE", help="Time zone of --cron, such as Europe/London; else UTC."),
+        click.option("--cron", metavar="EXPR", help="Five fields, six with seconds first, or @daily."),
     ):
         command = option(command)
     return command
@@ -109,21 +92,20 @@ def _rule_options(command: F) -> F:
 @click.argument("args", nargs=-1, metavar="[ARG]...")
 @_rule_options
 @click.option("--unknown", is_flag=True, help="Also if the app has no such task.")
-@target_options
-@json_option
+@common_options
 def create(name: str, task: str, args: tuple[str, ...], unknown: bool, **given: Any) -> None:
     """Make a schedule NAME that runs TASK by --cron or --every.
 
     Each ARG is read as JSON; what is not JSON is taken as text, as with `dray enqueue`.
     """
-    values, said = [read_value(text) for text in args], _said(given)
+    values, options = [read_value(text) for text in args], _read_options(given)
     app = open_store(must_exist=False) if unknown else open_app()
     if not unknown:
-        check_call(app, task, values, said.get("kwargs", {}))
-    with warnings.catch_warnings(), _arguments_told():
+        check_call(app, task, values, options.get("kwargs", {}))
+    with warnings.catch_warnings(), _argument_errors():
         warnings.simplefilter("ignore", UnknownTaskWarning)  # --unknown said it
-        info = app.schedules.create(name, task, args=values, **said)
-    _done(info, f"schedule {name} is made: {info.description}; {_next(info)}")
+        info = app.schedules.create(name, task, args=values, **options)
+    show_result(info, f"schedule {name} is made: {info.description}; {_next(info)}")
 
 
 @schedules_command.command("change")
@@ -132,109 +114,81 @@ def create(name: str, task: str, args: tuple[str, ...], unknown: bool, **given: 
 @click.option(
     "--arg", "args", multiple=True, metavar="ARG", help="The jobs' arguments anew; may be repeated."
 )
-@target_options
-@json_option
+@common_options
 def change(name: str, args: tuple[str, ...], **given: Any) -> None:
     """Change what the options say of a schedule, and leave the rest.
 
     One that the app's code declares is changed there.
     """
-    said = _said(given)
+    options = _read_options(given)
     if args:
-        said["args"] = [read_value(text) for text in args]
-    if not said:
+        options["args"] = [read_value(text) for text in args]
+    if not options:
         raise click.UsageError("change what? Give --cron, --every or another option")
     app = open_store()
-    with _arguments_told():
-        info = app.schedules.change(name, **said)
-    _done(info, f"schedule {name} is changed: {info.description}; {_next(info)}")
+    with _argument_errors():
+        info = app.schedules.change(name, **options)
+    show_result(info, f"schedule {name} is changed: {info.description}; {_next(info)}")
 
 
 @schedules_command.command("pause")
 @click.argument("name")
-@click.option("--reason", default="", metavar="TEXT", help="Shown to whoever asks why nothing comes.")
-@target_options
-@json_option
+@click.option("--reason", default="", metavar="TEXT", help="Shown in lists of schedules.")
+@common_options
 def pause(name: str, reason: str) -> None:
     """Make no jobs of a schedule until it is resumed."""
     info = open_store().schedules.pause(name, reason=reason, by=user_name())
-    _done(info, f"schedule {name} is paused; `dray schedules resume {name}` undoes it")
+    show_result(info, f"schedule {name} is paused; `dray schedules resume {name}` undoes it")
 
 
 @schedules_command.command("resume")
 @click.argument("name")
-@target_options
-@json_option
+@common_options
 def resume(name: str) -> None:
     """Undo a pause. What was due meanwhile is not made up for."""
     info = open_store().schedules.resume(name)
-    _done(info, f"schedule {name} goes on; {_next(info)}")
+    show_result(info, f"schedule {name} goes on; {_next(info)}")
 
 
 @schedules_command.command("trigger")
 @click.argument("name")
-@target_options
-@json_option
+@common_options
 def trigger(name: str) -> None:
     """Enqueue one job of a schedule now, and print its id. Its next run stays where it is."""
     job = open_store().schedules.trigger(name)
-    if wants_json():
-        say_json({"id": job.id, "schedule": name})
-    else:
-        say(job.id)
+    show_result({"id": job.id, "schedule": name}, job.id)
 
 
 @schedules_command.command("delete")
 @click.argument("name")
-@target_options
-@json_option
+@common_options
 def delete(name: str) -> None:
     """Forget a schedule. Its jobs stay."""
     app = open_store()
     origin = app.schedules.get(name).origin
     app.schedules.delete(name)
-    if wants_json():
-        say_json({"name": name, "deleted": True})
-        return
-    say(f"schedule {name} is deleted")
-    if origin == "code":
+    show_result({"name": name, "deleted": True}, f"schedule {name} is deleted")
+    if origin == "code" and not wants_json():
         note("the app's code declares it: it comes back when a worker starts, unless it is taken out there")
 
 
 @contextmanager
-def _arguments_told() -> Iterator[None]:
-    """Arguments that do not fit the task are a mistake of whoever types, not of the program."""
+def _argument_errors() -> Iterator[None]:
+    """Show arguments that do not fit the task as a message, not as a traceback."""
     try:
         yield
     except TypeError as error:
         raise click.ClickException(str(error)) from error
 
 
-def _said(given: dict[str, Any]) -> dict[str, Any]:
-    said = {name: value for name, value in given.items() if value not in (None, ())}
-    if "job_timeout" in said:
-        said["timeout"] = said.pop("job_timeout")
-    if "kwargs" in said:
-        said["kwargs"] = read_keywords(said["kwargs"])
-    if str(said.get("priority", "")).isdigit():
-        said["priority"] = int(said["priority"])
-    return said
+def _read_options(given: dict[str, Any]) -> dict[str, Any]:
+    options = read_flags(given)
+    if "kwargs" in options:
+        options["kwargs"] = read_keywords(options["kwargs"])
+    return options
 
 
-def _done(info: ScheduleInfo, text: str) -> None:
-    if wants_json():
-        say_json(schedule_json(info))
-    else:
-        say(text)
-
-
-# how it looks
-
-
-def schedule_json(info: ScheduleInfo) -> dict[str, Any]:
-    """Every field of `ScheduleInfo`, under its own name."""
-    shown: dict[str, Any] = plain(info)
-    return shown
+# rows and fields
 
 
 def _row(info: ScheduleInfo) -> list[str]:
@@ -278,7 +232,7 @@ def _upcoming(info: ScheduleInfo, count: int) -> list[datetime]:
 
 
 def _stamp(at: datetime | None, tz: str | None) -> str:
-    """By the clocks that the rule goes by, or UTC where their zone is not known."""
+    """The time in the zone of the rule, or in UTC where that zone is not known."""
     if at is None:
         return ""
     there = at

@@ -1,12 +1,11 @@
 """Tracing with OpenTelemetry: a span for every enqueue and every attempt, in one trace.
 
-Switched on by the setting `otel` or by `app.trace()`; needs `dray[otel]`. Where spans go is the business of
-the OpenTelemetry SDK, which the app's module sets up (or `opentelemetry-instrument` does). The trace travels
-in the job's headers (W3C `traceparent`, and whatever other propagators are set), so each attempt, on whatever
-machine, belongs to the trace of whoever enqueued the job. Names and attributes follow the conventions for
-messaging.
+Switched on by the setting `otel` or by `app.trace()`; needs `dray[otel]`. The OpenTelemetry SDK, set up by
+the app's module or by `opentelemetry-instrument`, exports the spans. The trace travels in the job's headers
+(W3C `traceparent`, and other propagators that are set), so each attempt, on any machine, belongs to the trace
+of the enqueue. Names and attributes follow the conventions for messaging.
 
-What is not sampled costs next to nothing: there is no span where the job's own header says so already.
+An unsampled job costs next to nothing: if its header says so, no span is made.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from opentelemetry.trace import (
 from dray.job import Outcome, OutcomeKind, Taken
 
 if TYPE_CHECKING:
-    from dray.call import Call
+    from dray.task import Call
 
 SYSTEM: Final = "dray"
 PARENT: Final = "traceparent"
@@ -57,7 +56,7 @@ class Tracing:
         span = self._tracer.start_span(f"send {queue}", kind=SpanKind.PRODUCER)
         if span.is_recording():
             span.set_attributes(_sent(calls, queue))
-        with trace.use_span(span, end_on_exit=True):  # notes an error that passes through
+        with trace.use_span(span, end_on_exit=True):  # records an error that passes through
             yield _headers(span)
 
     @contextmanager
@@ -78,13 +77,13 @@ class Tracing:
         if span.is_recording():
             span.set_attributes(_processed(taken))
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            told = span.get_span_context()  # of the API alone, without an SDK, it names no trace
-            yield Attempt(span, trace.format_trace_id(told.trace_id) if told.is_valid else None)
+            about = span.get_span_context()  # not valid without an SDK
+            yield Attempt(span, trace.format_trace_id(about.trace_id) if about.is_valid else None)
 
     def flush(self, timeout: float) -> None:
-        """Send what the SDK still holds: executors end without any further ado."""
+        """Export the spans that the SDK still holds: executors end without exit handlers."""
         provider = self._provider or trace.get_tracer_provider()
-        force = getattr(provider, "force_flush", None)  # of the SDK; the API alone has nothing to flush
+        force = getattr(provider, "force_flush", None)  # the API without an SDK has nothing to flush
         if force is not None:
             force(int(timeout * 1000))
 
@@ -101,7 +100,7 @@ class Attempt:
         self._span, self.trace = span, trace_id
 
     def ended(self, outcome: Outcome) -> None:
-        """What the run came to."""
+        """Record the outcome of the run."""
         span = self._span
         if span is None or not span.is_recording():
             return
@@ -122,7 +121,7 @@ class Attempt:
 
 
 class _Unsampled(NonRecordingSpan):
-    """The parent that a header names; it is read when somebody asks."""
+    """The parent named by a header, which is parsed only on request."""
 
     def __init__(self, header: str) -> None:
         self._header = header
@@ -146,15 +145,15 @@ def _headers(span: Span) -> dict[str, str]:
 
 
 def _sent(calls: Sequence[Call[Any]], queue: str) -> Mapping[str, str | int]:
-    told: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": "send",
         "messaging.operation.type": "send",
         "messaging.destination.name": queue,
     }
     if len(calls) == 1:
-        return told | {"dray.task": calls[0].task}
-    return told | {"messaging.batch.message_count": len(calls)}
+        return attributes | {"dray.task": calls[0].task}
+    return attributes | {"messaging.batch.message_count": len(calls)}
 
 
 def _processed(taken: Taken) -> Mapping[str, str | int]:

@@ -7,7 +7,7 @@ bit 7 is set if the rest is zlib-compressed, the low 7 bits are the number of th
 
 | number | codec | a call is | carries |
 |---|---|---|---|
-| 1 | msgpack | `[args, kwargs]` | all of `dray.values`, unchanged |
+| 1 | msgpack | `[args, kwargs]` | all of `dray.codec.values`, unchanged |
 | 2 | json | `{"args": [], "kwargs": {}}` | what JSON has; the rest as text |
 | 3 | protobuf | one message | a call with one message as its only argument |
 | 4 | pickle | `(args, kwargs)` | anything; refused unless `Codecs(allow_pickle=True)` |
@@ -31,11 +31,11 @@ from uuid import UUID
 
 import msgspec
 
-from dray import values
+from dray.codec import values
+from dray.codec.signature import Hint, Hints
+from dray.codec.values import Lower, Lowering
 from dray.errors import CodecError, DecodeError, EncodeError, InvalidInput, NewerVersion, TooLarge
-from dray.hints import Hint, Hints
 from dray.job import ENVELOPE_VERSION, Job, check_name
-from dray.values import Lower, Lowering
 
 MAX_PAYLOAD: Final = 1024 * 1024
 MAX_RESULT: Final = 1024 * 1024
@@ -53,17 +53,20 @@ class _Head(msgspec.Struct, array_like=True):
     version: int
 
 
+_WITHOUT_DEADLINE: Final = bytes((0xDC, 0, 33))
+"""The MessagePack header of an envelope of all fields but the last."""
 _pack_job = msgspec.msgpack.Encoder().encode
 _unpack_job = msgspec.msgpack.Decoder(Job).decode
 _unpack_head = msgspec.msgpack.Decoder(_Head).decode
 
 
 def pack(job: Job) -> bytes:
-    """The stored form of a job."""
+    """The stored form of a job; without a deadline, its bytes are those of versions without that field."""
     try:
-        return _pack_job(job)
+        packed = _pack_job(job)
     except Exception as error:
         raise values.unwritable(error) from error
+    return packed if job.deadline is not None else _WITHOUT_DEADLINE + packed[len(_WITHOUT_DEADLINE) : -1]
 
 
 def unpack(data: bytes, newest: int = ENVELOPE_VERSION) -> Job:
@@ -84,7 +87,7 @@ def unpack(data: bytes, newest: int = ENVELOPE_VERSION) -> Job:
 
 
 def _refuse_newer(data: bytes) -> None:
-    # A newer form may have more fields or other types: only its first field is sure to be readable.
+    # A newer form may have more fields or other types; only the first field is always readable.
     try:
         version = _unpack_head(data).version
     except Exception:
@@ -96,9 +99,9 @@ def _refuse_newer(data: bytes) -> None:
 
 
 class Codec(Protocol):
-    """One way to write calls and results. Whatever it raises becomes an EncodeError or DecodeError.
+    """One way to write calls and results. Any exception becomes an EncodeError or DecodeError.
 
-    Only `ValueCodec` needs to be known to write one: it turns values that carry themselves into calls.
+    The easiest way to write one is to derive from `ValueCodec`.
     """
 
     @property
@@ -274,7 +277,7 @@ class _Pickle(ValueCodec):
         return pickle.dumps(value)
 
     def read(self, data: bytes) -> Any:
-        return pickle.loads(data)  # noqa: S301  # only in a registry that was told to allow it
+        return pickle.loads(data)  # noqa: S301  # only if the registry allows it
 
 
 class Codecs:

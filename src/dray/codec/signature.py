@@ -1,7 +1,7 @@
-"""What a function's annotations say about a call: whether it fits, and which classes its values become.
+"""Checks a call against a function's annotations, and converts decoded values to their classes.
 
-Bytes never name a class (see `dray.values`), so a decoded argument is plain data until its annotation says
-otherwise. `msgspec.convert` does that for dataclasses, Structs, attrs classes, Enums, NamedTuples,
+Bytes never name a class (see `dray.codec.values`), so a decoded argument is plain data until its annotation
+says otherwise. `msgspec.convert` does that for dataclasses, Structs, attrs classes, Enums, NamedTuples,
 TypedDicts, the types of `datetime`, UUID, Decimal, Literal, unions and any nesting of these; classes with a
 `model_validate` (pydantic's) build themselves.
 
@@ -27,20 +27,21 @@ from uuid import UUID
 
 import msgspec
 
-from dray.errors import DecodeError
-from dray.values import describe
+from dray.codec.hash_safety import check_plain, may_hash
+from dray.codec.values import describe
+from dray.errors import DecodeError, did_you_mean
 
 _LEAVES: Final = frozenset(
     {NoneType, bool, int, float, str, bytes, datetime, date, time, timedelta, UUID, Decimal}
 )
 _SCALARS: Final = frozenset({NoneType, bool, int, float, str})
-"""What every codec brings back as it was."""
+"""Types that every codec returns unchanged."""
 _UNTYPED: Final = (Any, object, inspect.Parameter.empty)
 _Parameter = inspect.Parameter
 
 
 class _Untouched(Exception):
-    """A part of the annotation is a class that nobody can build."""
+    """A part of the annotation is a class that cannot be built from plain values."""
 
 
 def _build(kind: Any, value: Any) -> object:
@@ -54,16 +55,18 @@ def _build(kind: Any, value: Any) -> object:
 class Hint:
     """One annotation."""
 
-    __slots__ = ("annotation", "leaf")
+    __slots__ = ("annotation", "hashes", "leaf")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self.leaf = annotation if isinstance(annotation, type) and annotation in _LEAVES else None
-        """The class whose instances need no conversion, because nothing is inside them."""
+        """The class whose instances need no conversion, because they contain nothing."""
+        self.hashes = self.leaf is None and may_hash(annotation)
+        """True if values go into hash tables by keys that a caller can choose."""
 
     @staticmethod
     def of(annotation: Any) -> Hint | None:
-        """None if there is nothing to be done with values of this annotation."""
+        """None if values of this annotation need no conversion."""
         if annotation is None:
             annotation = NoneType
         try:
@@ -72,12 +75,14 @@ class Hint:
             return _hint.__wrapped__(annotation)
 
     def convert(self, value: Any, *, text: bool = False) -> Any:
-        """`value` as the annotation wants it. If it does not fit: any error, as classes check themselves.
+        """Convert `value` to the annotation. If it does not fit, any error: classes check themselves.
 
-        `text`: it comes from a format that has only texts, so bytes are base64 and keys of dicts are texts.
+        `text`: it comes from a format with texts only, so bytes are base64 and keys of dicts are texts.
         """
         if self.leaf is not None and isinstance(value, self.leaf):
             return value
+        if self.hashes:
+            check_plain(value)
         annotation = self.annotation
         if isinstance(annotation, type) and issubclass(annotation, Enum):
             return annotation(value)  # any value and any combination of flags; msgspec knows fewer
@@ -101,7 +106,7 @@ def _hint(annotation: Any) -> Hint | None:
         try:
             msgspec.msgpack.Decoder(annotation)
         except Exception:
-            return None  # msgspec says here, once, what it cannot handle
+            return None  # msgspec cannot handle it
     return Hint(annotation)
 
 
@@ -120,7 +125,7 @@ def annotations_of(function: Callable[..., object]) -> dict[str, Any]:
 
         holder.__annotations__ = {"it": annotation}
         try:
-            # One by one: a name missing in one annotation must not cost the others.
+            # One by one: a missing name in one annotation must not affect the others.
             resolved[name] = typing.get_type_hints(holder, namespace, include_extras=True)["it"]
         except Exception:  # noqa: S112  # evaluating a text may raise anything
             continue
@@ -183,6 +188,10 @@ class Hints:
                 if kind is not _Parameter.POSITIONAL_ONLY:
                     self._keywords[parameter.name] = hint
 
+    def of_parameter(self, name: str) -> Hint | None:
+        """None if values of this parameter stay as they are."""
+        return self._keywords.get(name) or dict(self.positional).get(name)
+
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """TypeError if the function cannot be called with so many arguments, or ones of these names."""
         given = len(args)
@@ -191,16 +200,28 @@ class Hints:
             names = kwargs.keys()
             if must <= names <= may:
                 return
+        self._check_names(kwargs)
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
 
-    def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """The same, and TypeError if the worker will refuse a value for its type.
+    def _check_names(self, kwargs: Mapping[str, Any]) -> None:
+        """Report a wrong name rather than the argument that it leaves missing."""
+        known = self.signature.parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            return
+        for name in kwargs:
+            if name not in known:
+                hint = did_you_mean(name, known).strip()
+                problem = f"got an unexpected keyword argument {name!r}"
+                raise TypeError(f"{self.name}(): {problem}{'; ' + hint if hint else ''}")
 
-        Only values are looked at that are what they will be where the job runs: numbers, texts and the like,
-        not what is inside of lists or classes.
+    def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The same, and TypeError if the worker would refuse a value for its type.
+
+        Only values that arrive unchanged are checked: numbers, texts and the like, not the contents of lists
+        or classes.
         """
         self.check(args, kwargs)
         for (name, hint), value in zip(self.positional, args, strict=False):
@@ -220,7 +241,7 @@ class Hints:
             raise TypeError(f"{self.name}(): argument {name!r}: {describe(error)}") from None
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the function can be called like this."""
+        """True if the function accepts such a call."""
         try:
             self.check(args, kwargs)
         except TypeError:

@@ -1,6 +1,6 @@
-"""Python values as MessagePack, and back, without losing what they are.
+"""Python values as MessagePack, and back, without loss of type.
 
-One walk goes over a value before msgspec writes it. Plain values (None, bool, int, float, str, bytes, list
+A value is walked once before msgspec writes it. Plain values (None, bool, int, float, str, bytes, list
 and dict of these) are left as they are; the rest becomes an extension type, whose codes are fixed for ever:
 
 | code | type | content |
@@ -20,7 +20,7 @@ kept as the offset it gives. A bytearray or memoryview comes back as bytes.
 
 No class is ever named in the bytes. Enum members are written as their value; dataclasses, msgspec Structs,
 attrs classes and pydantic models as a dict of their fields; subclasses of built-in types as the built-in type
-(a NamedTuple as tuple). They come back as their class where an annotation asks for it: see `dray.hints`.
+(a NamedTuple as tuple). They come back as their class where an annotation asks for it: see `signature`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
+from dray.codec.hash_safety import check_items
 from dray.errors import DecodeError, EncodeError
 
 MAX_DEPTH: Final = 100
-"""Containers inside containers. Reading takes several frames of Python's stack for each."""
+"""Nesting of containers. Reading takes several frames of Python's stack per level."""
 
 Lower = Callable[[Any, "Lowering", int], object]
 """Brings a value of one type closer to what the encoder knows: (value, walk, depth) -> plainer value."""
@@ -86,7 +87,7 @@ class Lowering:
 
 @lru_cache(maxsize=1024)
 def _lowering_of(kind: Any) -> Lower:
-    """What to do with a type that no encoder knows, by what its class is."""
+    """How to lower a type that no encoder knows, by its class."""
     if issubclass(kind, Enum):
         return lambda value, walk, depth: walk.lower(value.value, depth + 1)
     if issubclass(kind, msgspec.Struct):
@@ -125,7 +126,7 @@ _BASES: Final[dict[type, Callable[[Any], object]]] = {
     Decimal: Decimal,
     UUID: lambda value: UUID(int=value.int),
 }
-"""How an instance of a subclass becomes one of the built-in type itself."""
+"""Converters from an instance of a subclass to one of the built-in type itself."""
 
 
 def _lower_fields(names: list[str]) -> Lower:
@@ -136,7 +137,7 @@ def _lower_fields(names: list[str]) -> Lower:
 
 
 def _lower_struct(value: Any, walk: Lowering, depth: int) -> object:
-    """Its own encoded form (renamed fields, tag, array or map), because that is what reading it expects."""
+    """Its own encoded form (renamed fields, tag, array or map), which reading it expects."""
     config = value.__struct_config__
     contents = [getattr(value, name) for name in value.__struct_fields__]
     if config.array_like:
@@ -175,7 +176,7 @@ def _lower_moment(code: int) -> Lower:
 
 
 def _lower_dict(value: dict[Any, Any], walk: Lowering, depth: int) -> object:
-    """A dict with keys that are not plain. Keys must stay apart, and fit for a key, when they come back."""
+    """A dict with keys that are not plain. Keys must stay different and hashable when they come back."""
     keys, contents = walk.items(value, depth), walk.items(value.values(), depth)
     try:
         kept = len(set(_unpack_list(_pack(keys))))
@@ -206,7 +207,7 @@ _LEAVES: Final[dict[type, Lower]] = {
     ),
 }
 _WALK: Final = Lowering(_SCALARS, _LEAVES, dict_keys=_SCALARS)
-# Ints beyond 64 bits are rare: they are looked for only after the encoder has met one.
+# Ints beyond 64 bits are rare: this walk is used only after the encoder failed on one.
 _WIDE: Final = Lowering(_SCALARS - {int}, _LEAVES, dict_keys=_SCALARS - {int})
 
 
@@ -229,16 +230,16 @@ def encode_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         try:
             return _pack((args, kwargs))
         except (OverflowError, UnicodeEncodeError):
-            pass  # the long way knows what to do, or to say
+            pass  # `encode` handles it, or raises a clear error
     return encode([list(args), kwargs])
 
 
 def _is_small_and_plain(groups: list[Collection[Any]]) -> bool:
-    """Whether the walk would change nothing: true of most calls, so it is asked first, without recursion.
+    """True if the walk would change nothing, as for most calls; checked without recursion.
 
-    More groups than MAX_DEPTH may be too deep, or a circle, so they are left to the walk.
+    More groups than MAX_DEPTH may be too deep or circular, so they are left to the walk.
     """
-    for group in groups:  # which grows meanwhile
+    for group in groups:  # the list grows meanwhile
         for value in group:
             kind = type(value)
             if kind in _SCALARS:
@@ -255,7 +256,7 @@ def _is_small_and_plain(groups: list[Collection[Any]]) -> bool:
 
 
 def unwritable(error: Exception) -> EncodeError:
-    """What to raise for an error met on the way to bytes; the values' own code may raise anything."""
+    """The EncodeError for any error while writing; the values' own code may raise anything."""
     if isinstance(error, RecursionError):
         return EncodeError("nested too deep, or contains itself")
     if isinstance(error, UnicodeEncodeError):
@@ -264,7 +265,7 @@ def unwritable(error: Exception) -> EncodeError:
 
 
 def describe(error: BaseException) -> str:
-    """Type and message of an error, even of one whose message cannot be had."""
+    """Type and message of an error, or only the type if its message cannot be made."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
@@ -281,6 +282,7 @@ def _read_set(data: memoryview) -> object:
     """A set; or a list, if its items are not hashable before their annotation makes them objects again."""
     items = _unpack_list(data)
     try:
+        check_items(items)
         return set(items)
     except TypeError:
         return items
@@ -305,6 +307,7 @@ def _read_time(data: memoryview) -> time:
 
 def _read_map(data: memoryview) -> dict[Any, Any]:
     parts = _unpack_list(data)
+    check_items(parts[::2])
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -350,7 +353,7 @@ def decode(data: bytes | memoryview) -> object:
 
 
 def unreadable(error: Exception) -> DecodeError:
-    """What to raise for an error met while reading bytes that may hold anything."""
+    """The DecodeError for any error while reading."""
     if isinstance(error, RecursionError):
         return DecodeError("the bytes are nested too deep")
     return DecodeError(f"the bytes cannot be read: {describe(error)}")

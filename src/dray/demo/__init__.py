@@ -1,73 +1,82 @@
-"""`dray demo`: the tour. Real processes on the embedded broker, real accidents, every number counted.
+"""`dray demo`: a tour on real processes and the embedded broker, with real accidents, every number counted.
 
-tasks.py      what the worker runs: the background work of a small shop
-place.py      a temporary folder of the tour's own, out of reach of anybody's settings
-crew.py       the `dray worker` it starts, and how one of its processes comes to harm
-story.py      what happens, scene by scene
-follower.py   follows the broker's feed, so that the story waits for events and never for time
-news.py       events as sentences
-view.py       the live view on a terminal, plain lines elsewhere
-summary.py    what happened, counted from the broker, and whether it went as it must
-closing.py    the summary as a table or JSON, and what to try next
+tasks      the app: background work of a small shop
+view       what a person sees meanwhile: a live view on a terminal, plain lines elsewhere
+monitor    the `dray worker` process, and the broker's events: the scenario waits for them, never for time
+summary    the results, counted from the broker; the checks; the table or JSON at the end
+scenario   what happens, scene by scene
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
 import sys
-import time
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, chdir, contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
-from dray.demo.closing import say_summary, say_summary_json
-from dray.demo.place import Place
-from dray.demo.summary import Summary
-from dray.demo.trouble import Trouble
-from dray.demo.view import choose_view
+from dray.demo.monitor import DemoFailed
+from dray.demo.summary import Facts, print_summary
+from dray.demo.view import View
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SETTINGS: Final = """\
+# The settings of `dray demo`. In this folder, `dray jobs ls` and the other commands find the demo's app.
+app = "dray.demo.tasks:app"
+heartbeat = "500ms"
+"""
 
 
 def run(*, keep: bool = False, json: bool = False) -> int:
-    """Give the tour and return the exit code: 0 if everything went as it must."""
+    """Run the demo; returns the exit code, 0 if every check passed."""
     return asyncio.run(_run(keep, json))
 
 
 async def _run(keep: bool, json: bool) -> int:
-    asked: list[signal.Signals] = []
-    _cancel_on_signals(asked)
-    try:
-        with Place(keep=keep) as place:
-            return await _tour(place, json)
-    except asyncio.CancelledError:
-        if not asked:
-            raise
-        print(f"dray: the demo was stopped by {asked[0].name}; nothing is left of it", file=sys.stderr)
-        return 128 + asked[0]
-
-
-def _cancel_on_signals(asked: list[signal.Signals]) -> None:
-    """The first signal ends the tour; it cleans up after itself, so that more of them change nothing."""
-    loop, tour = asyncio.get_running_loop(), asyncio.current_task()
+    received: list[signal.Signals] = []
+    demo = asyncio.current_task()
 
     def stop(number: signal.Signals) -> None:
-        if not asked and tour is not None:
-            tour.cancel()
-        asked.append(number)
+        if not received and demo is not None:  # further signals do not disturb the cleaning up
+            demo.cancel()
+        received.append(number)
 
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop, number)
-
-
-async def _tour(place: Place, json: bool) -> int:
-    began = time.monotonic()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     try:
-        with choose_view(json=json, began=began) as view:
-            # Only now: an app reads the settings of the folder and environment it is made in.
-            summary: Summary = await import_module("dray.demo.story").tell(place, view)
-    except Trouble as trouble:
-        print(f"dray: the demo did not go as it must: {trouble}", file=sys.stderr)
+        with _temporary_folder(keep) as folder, View(json=json) as view:
+            # Imported only now: an app reads the settings of the current folder and environment.
+            facts: Facts = await import_module("dray.demo.scenario").play(view)
+    except DemoFailed as error:
+        print(f"dray: the demo did not go as it must: {error}", file=sys.stderr)
         return 1
-    (say_summary_json if json else say_summary)(summary, place, time.monotonic() - began)
-    return 0 if summary.sound else 1
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        print(f"dray: the demo was stopped by {received[0].name}; nothing is left of it", file=sys.stderr)
+        return 128 + received[0]
+    return 0 if print_summary(facts, view.seconds, folder if keep else None, json=json) else 1
+
+
+@contextmanager
+def _temporary_folder(keep: bool) -> Iterator[Path]:
+    """A new current folder and an environment without the user's settings of dray."""
+    with ExitStack() as undo:
+        before = dict(os.environ)
+        undo.callback(os.environ.update, before)
+        for name in before:
+            if name.startswith("DRAY_"):
+                del os.environ[name]
+        if path := before.get("PYTHONPATH"):  # may be relative to the folder we leave
+            os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
+        folder = Path(tempfile.mkdtemp(prefix="dray-demo-")).resolve()
+        if not keep:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        (folder / "dray.toml").write_text(SETTINGS, "utf-8")
+        undo.enter_context(chdir(folder))
+        yield folder

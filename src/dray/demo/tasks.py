@@ -1,7 +1,4 @@
-"""The tasks of the tour: what the background work of a small shop might be, and how it goes wrong.
-
-This is a dray app like any other: `dray worker -A dray.demo.tasks:app` serves it.
-"""
+"""The app of the demo: background work of a small shop. `dray worker -A dray.demo.tasks:app` serves it."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ app = App("demo")
 
 @app.task
 def thumbnail(picture: int) -> str:
-    """Quick, and plain: it runs in a thread."""
+    """A quick plain function: runs in a thread."""
     time.sleep(0.03)
     return f"picture-{picture}.webp"
 
 
 @app.task(priority="high")
 async def order(number: int) -> str:
-    """Urgent: whatever waits, this goes first."""
+    """Urgent: passes all jobs that wait."""
     await asyncio.sleep(0.03)
     return f"order {number} is packed"
 
 
 @app.task(retries=4, backoff="fixed:400ms")
 async def email(ctx: Context, to: str) -> str:
-    """Fails twice before it gets through."""
+    """Fails twice, then succeeds."""
     await asyncio.sleep(0.02)
     if ctx.attempt <= 2:
         raise ConnectionError("the mail server hung up")
@@ -46,49 +43,49 @@ async def reminder(cart: int) -> str:
 
 @app.task(once="1h")
 async def welcome(customer: int) -> str:
-    """Enqueued again and again under one key, and done once."""
+    """Enqueued several times with one key, and done once."""
     await asyncio.sleep(0.02)
     return f"welcome, customer {customer}"
 
 
 @app.task
 async def newsletter(issue: int) -> str:
-    """Somebody thinks better of it before it starts."""
+    """Cancelled before it starts."""
     return f"issue {issue} is out"
 
 
 @app.task
-def report(ctx: Context, month: str, days: int) -> str:
-    """Says how far it is, and stops when it is asked to."""
+def report(ctx: Context, days: int) -> str:
+    """Reports progress, and stops when it is cancelled."""
     for day in range(days):
         ctx.check()
-        ctx.progress(day, days, note=f"{month} {day + 1}")
+        ctx.progress(day + 1, days, note=f"day {day + 1}")
         time.sleep(0.1)
-    return f"{month}: {days} days"
+    return f"{days} days"
 
 
 @app.task
 async def price(item: int) -> int:
-    """Its result is waited for."""
+    """The caller waits for its result."""
     await asyncio.sleep(0.02)
     return item * item
 
 
 @app.task(retries=5)
 def payment(number: int) -> None:
-    """Knows that no retry can help."""
+    """Dies at once: no retry can help."""
     raise Reject("the card has expired")
 
 
 @app.task(retries=2, backoff="fixed:300ms")
 def fax(number: str) -> None:
-    """Never gets through."""
+    """Fails until its retries are used up."""
     raise TimeoutError("nobody answers")
 
 
 @app.task
 def catalogue(ctx: Context, pages: int) -> str:
-    """Takes the whole process down the first time, as a faulty C library would."""
+    """Ends its whole process in the first run, as a faulty C library would."""
     if ctx.run == 1:
         os._exit(139)
     return f"{pages} pages"
@@ -96,7 +93,7 @@ def catalogue(ctx: Context, pages: int) -> str:
 
 @app.task
 def video(ctx: Context, clip: int) -> str:
-    """Long enough to be hit by an accident; after one, most of it is done already."""
+    """Long enough to be killed in its first run; short after that."""
     end = time.monotonic() + (3.0 if ctx.run == 1 else 0.5)
     while (left := end - time.monotonic()) > 0:
         ctx.check()

@@ -1,158 +1,72 @@
-"""What one sees of the tour while it goes on: a live view on a terminal, plain lines elsewhere."""
+"""What a person sees while the demo runs: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from importlib import import_module
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, TextIO
+from collections.abc import Mapping
+from typing import Any, Final
 
-from dray.cli.output import harmless, on_terminal
-from dray.job import Progress, State
-from dray.roster import ExecutorInfo
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
 
-STYLES: Final = {
-    "demo": "bold",
-    "broker": "cyan",
-    "worker": "cyan",
-    "put": "blue",
-    "progress": "cyan",
-    "done": "green",
-    "result": "green",
-    "retry": "yellow",
-    "cancel": "magenta",
-    "dead": "red",
-    "crash": "bold red",
-    "kill": "bold red",
-}
-BARS: Final = {
-    State.SCHEDULED: "blue",
-    State.READY: "blue",
-    State.RUNNING: "cyan",
-    State.RETRYING: "yellow",
-    State.SUCCEEDED: "green",
-    State.CANCELLED: "magenta",
-    State.DEAD: "red",
-}
-"""The states there are bars for, in the order of a job's life."""
+from dray.cli.output import COLORS, harmless, on_terminal
+from dray.job import State
+
+STYLES: Final = (
+    {"demo": "bold", "put": "blue", "retry": "yellow", "cancel": "magenta", "dead": "red"}
+    | dict.fromkeys(("broker", "worker", "progress"), "cyan")
+    | dict.fromkeys(("done", "result"), "green")
+    | dict.fromkeys(("crash", "kill"), "bold red")
+)
+BARS: Final = ("scheduled", "ready", "running", "retrying", "succeeded", "cancelled", "dead")
 
 
-class Picture(NamedTuple):
-    """How things stand."""
+class View(Live):
+    """Lines about events and, on a terminal, bars below them. `--json` moves both to stderr."""
 
-    counts: Mapping[State, int]
-    executors: Sequence[ExecutorInfo]
-    progress: Mapping[str, Progress]
+    def __init__(self, *, json: bool) -> None:
+        stream = sys.stderr if json else sys.stdout
+        self._on_terminal = on_terminal(stream)
+        self._plain = None if json or self._on_terminal else stream
+        self._began = time.monotonic()
+        # Where `stream` is no terminal, rich draws nothing at all.
+        console = Console(file=stream, highlight=False, force_terminal=self._on_terminal)
+        super().__init__(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
 
+    def __exit__(self, *error: Any) -> None:
+        self.update("", refresh=True)
+        super().__exit__(*error)
 
-class View(AbstractContextManager["View"], Protocol):
-    """Where the tour shows itself."""
+    @property
+    def seconds(self) -> float:
+        """Since the demo began."""
+        return time.monotonic() - self._began
 
-    def say(self, word: str, text: str) -> None:
-        """A line about something that happened."""
-        ...
+    def say(self, label: str, text: str) -> None:
+        """Print a line about something that happened."""
+        elapsed, text = f"{self.seconds:5.1f}s", harmless(text)
+        if self._on_terminal:
+            style = STYLES[label]
+            self.console.print(_grid([Text(elapsed, "dim"), Text(f"{label:<8}", style), Text(text)]))
+        elif self._plain is not None:
+            print(f"{elapsed}  {label:<8}  {text}", file=self._plain, flush=True)
 
-    def draw(self, picture: Picture) -> None:
-        """How things stand now."""
-        ...
-
-
-def choose_view(*, json: bool, began: float) -> View:
-    """With JSON to come, stdout belongs to it: then the view is on stderr, if there is somebody to see it."""
-    stream = sys.stderr if json else sys.stdout
-    if on_terminal(stream):
-        return LiveView(stream, began)
-    return SilentView() if json else PlainView(stream, began)
-
-
-class SilentView:
-    """Nobody looks."""
-
-    def __enter__(self) -> SilentView:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def say(self, word: str, text: str) -> None:
-        return None
-
-    def draw(self, picture: Picture) -> None:
-        return None
+    def draw(self, counts: Mapping[State, int], below: str) -> None:
+        """Draw the bars again, one per state, and a line below them."""
+        rows: list[list[RenderableType]] = []
+        for state in map(State, BARS):
+            count, color = counts.get(state, 0), COLORS[state]
+            bar = ProgressBar(max(sum(counts.values()), 1), count, complete_style=color, finished_style=color)
+            rows.append([Text(f"  {state:<9}", color if count else "dim"), bar, Text(f"{count:>4}")])
+        self.update(Group(Text(""), _grid(*rows), Text(f"  {below}", "dim")), refresh=True)
 
 
-class PlainView(SilentView):
-    """Lines that read well in a log: no control characters, nothing that rewrites itself."""
-
-    def __init__(self, stream: TextIO, began: float) -> None:
-        self._stream, self._began = stream, began
-
-    def say(self, word: str, text: str) -> None:
-        line = f"{time.monotonic() - self._began:5.1f}s  {word:<8}  {harmless(text)}"
-        print(line, file=self._stream, flush=True)
-
-
-class LiveView:
-    """The lines in colour, and below them the picture, drawn again as it changes."""
-
-    def __init__(self, stream: TextIO, began: float) -> None:
-        # By name and only here: who has no terminal never pays for loading it.
-        self._console: Any = import_module("rich.console").Console(file=stream, highlight=False)
-        self._live: Any = import_module("rich.live").Live(
-            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
-        )
-        self._began = began
-
-    def __enter__(self) -> LiveView:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.update("", refresh=True)
-        self._live.stop()
-
-    def say(self, word: str, text: str) -> None:
-        line = _grid(3)
-        line.add_row(
-            _text(f"{time.monotonic() - self._began:5.1f}s", "dim"),
-            _text(f"{word:<8}", STYLES.get(word, "")),
-            _text(harmless(text)),
-        )
-        self._console.print(line)
-
-    def draw(self, picture: Picture) -> None:
-        total = sum(picture.counts.values())
-        bars = _grid(3)
-        bar = import_module("rich.progress_bar").ProgressBar
-        for state, color in BARS.items():
-            count = picture.counts.get(state, 0)
-            shown = bar(
-                total=max(total, 1), completed=count, width=None, complete_style=color, finished_style=color
-            )
-            bars.add_row(_text(f"  {state:<9}", color if count else "dim"), shown, _text(f"{count:>4}"))
-        lines = [_text(""), bars, _text(f"  {_at_work(picture)}", "dim")]
-        self._live.update(import_module("rich.console").Group(*lines), refresh=True)
-
-
-def _at_work(picture: Picture) -> str:
-    """Who runs how much, and how far the long ones are."""
-    parts = [f"process {one.pid} runs {one.running}" for one in picture.executors]
-    for id, progress in picture.progress.items():
-        parts.append(f"{id}: {progress.done:g} of {progress.total or 0:g} ({progress.note})")
-    return "  |  ".join(parts) or "no worker yet"
-
-
-def _grid(columns: int) -> Any:
-    grid = import_module("rich.table").Table.grid(padding=(0, 1), expand=False)
-    for _ in range(columns):
-        grid.add_column(overflow="fold")
+def _grid(*rows: list[RenderableType]) -> Table:
+    grid = Table.grid(*[Column(overflow="fold") for _ in range(3)], padding=(0, 1))
+    for row in rows:
+        grid.add_row(*row)
     return grid
-
-
-def _text(text: str, style: str = "") -> Any:
-    return import_module("rich.text").Text(text, style=style)

@@ -1,14 +1,14 @@
-"""Tokens of held jobs (`app.external`): what proves that a job is held, and by whom.
+"""Tokens that prove who holds a job (`app.external`).
 
-Nothing is signed and no server keeps anything: a token holds a secret of which the broker knows the hash, as
-the name of a session. Whoever may look at jobs sees such names, and still cannot make a token.
+Nothing is signed, and no server keeps anything: a token holds a secret, and the broker knows its hash as the
+name of a session. Users who may read jobs see such names, but cannot make a token from them.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -16,17 +16,19 @@ from dray.errors import InvalidInput, LeaseLost
 from dray.job import check_word
 
 EXTERNAL: Final = "external:"
-"""What the names of their sessions begin with."""
+"""The prefix of their sessions' names."""
+Number = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+"""A number that every broker can store: a token comes from outside."""
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     secret: bytes
-    epoch: int
-    run: int
-    lease: int
+    epoch: Number
+    run: Number
+    lease: Number
     suspect: bool = False
     seal: bytes = b""
-    """Which job it belongs to: tokens that were mixed up are found out."""
+    """Binds it to its job: the token of another job is refused."""
 
     @property
     def session(self) -> str:

@@ -1,9 +1,9 @@
-"""What is to be seen of a running system from outside: metrics in the text format of Prometheus.
+"""Metrics in the text format of Prometheus.
 
-gathering.py   what one scrape reads from the broker
-table.py       every metric: its kind, labels and what it means
-families.py    from what was read to samples
-metrics.py     the text of it, for servers, workers and programs
+table     every metric: its kind, its labels and its meaning
+snapshot  the data that one scrape reads from the broker
+samples   turns a snapshot into samples
+metrics   the text of the metrics, for servers, workers and programs
 """
 
 from dray.observe.metrics import CONTENT_TYPE, ametrics, metrics

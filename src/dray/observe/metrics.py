@@ -1,9 +1,9 @@
-"""The text of the metrics, as Prometheus and whoever else speaks its format reads it.
+"""The text of the metrics, in the format of Prometheus.
 
     text = dray.observe.metrics(app)          # or await dray.observe.ametrics(app)
 
-What is counted is counted by workers and kept in the broker: every server tells the same, and a worker that
-is gone, in whatever way, takes nothing of what it had told with it.
+Workers count, and the broker keeps the counts: every server shows the same, and the counts of a worker stay
+when it is gone.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from dray.app import App
-from dray.client import Link
-from dray.observe.families import families
-from dray.observe.gathering import Snapshot, gather
-from dray.roster import WorkerInfo
-from dray.stats import WorkerTallies
+from dray.client.link import Link
+from dray.documents.worker_registry import WorkerInfo
+from dray.observe.samples import families
+from dray.observe.snapshot import Snapshot, gather
+from dray.stats.tallies import WorkerTallies
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Told(Collector):
-    """What was seen, for a registry."""
+class SnapshotCollector(Collector):
+    """A snapshot as Prometheus' registries take it."""
 
     def __init__(self, seen: Snapshot) -> None:
         self._seen = seen
@@ -36,27 +36,27 @@ class Told(Collector):
 
 
 def render(seen: Snapshot) -> str:
-    """The text of what was seen."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Told(seen))
+    registry.register(SnapshotCollector(seen))
     return generate_latest(registry).decode()
 
 
 def metrics(app: App) -> str:
-    """How everything stands, as Prometheus reads it (docs/metrics.md)."""
+    """The metrics of the whole system, as Prometheus reads them (docs/metrics.md)."""
     return render(app.client.block(_gather, app))
 
 
 async def ametrics(app: App) -> str:
-    """The same, awaited. The text is made in a thread: with a thousand queues that takes a while."""
+    """The same, awaited. A thread makes the text: with a thousand queues that takes a while."""
     return await asyncio.to_thread(render, await app.client.run(_gather, app))
 
 
 async def _gather(link: Link, app: App) -> Snapshot:
+    await app.client.arrivals.write(link.broker)
     return await gather(link.broker, app.tasks)
 
 
-def of_worker(info: WorkerInfo, told: WorkerTallies) -> tuple[str, str]:
-    """What one worker tells of itself and all its executors, and the media type of it."""
-    seen = Snapshot(now=info.seen, tasks=told.tasks, events=told.events, workers=[info])
+def of_worker(info: WorkerInfo, tallies: WorkerTallies) -> tuple[str, str]:
+    """The metrics of one worker and its executors, and their media type."""
+    seen = Snapshot(now=info.seen, tasks=tallies.tasks, events=tallies.events, workers=[info])
     return render(seen), CONTENT_TYPE

@@ -1,7 +1,7 @@
-"""From what was read to samples.
+"""Turns a snapshot into samples.
 
-Labels are names that the broker has checked, and of each kind there are so many at most. Keys,
-groups, ids and tags never are labels: there is no end to them.
+Labels are names that the broker has checked, and their number is bounded. Keys, groups, ids and tags never
+are labels: there is no end to them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from prometheus_client.core import (
     Metric,
 )
 
+from dray.documents.worker_registry import WorkerInfo
 from dray.job import PLACES
-from dray.observe.gathering import Snapshot
+from dray.observe.snapshot import Snapshot
 from dray.observe.table import PREFIX, TABLE
-from dray.roster import WorkerInfo
-from dray.schedule import GRACE
-from dray.stats import BOUNDS, OTHER, Happening, Histogram, Tallies, Tally
+from dray.schedules.schedule import GRACE
+from dray.settings.queue_choice import is_pattern
+from dray.stats.tallies import BOUNDS, OTHER, Histogram, SupervisorEvent, Tallies, Tally
 
 MOST: Final = 1000
-"""Tasks, queues and workers that are told of one by one; the rest is summed up under `OTHER`."""
+"""Tasks, queues and workers with samples of their own; the rest is summed up under `OTHER`."""
 MOST_PAIRS: Final = 5000
 """The same for tasks by queue."""
 Values = dict[tuple[str, ...], float]
@@ -35,23 +36,17 @@ Part = Callable[[Snapshot], Iterator[Metric]]
 
 
 def families(seen: Snapshot) -> Iterator[Metric]:
-    """Every metric that has something to tell."""
-    yield _gauge("build_info", {(version("dray"),): 1})
+    """Every metric of a snapshot."""
+    yield _values("build_info", {(version("dray"),): 1})
     for part in WHOLE if seen.whole else OF_WORKER:
         yield from part(seen)
 
 
-def _gauge(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
+def _values(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
+    """A gauge or a counter, as the table says: labels → value."""
     about = TABLE[name]
-    family = GaugeMetricFamily(PREFIX + name, about.help, labels=about.labels)
-    for labels, value in values.items():
-        family.add_metric(labels, value)
-    return family
-
-
-def _counter(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
-    about = TABLE[name]
-    family = CounterMetricFamily(PREFIX + name, about.help, labels=about.labels)
+    kind = GaugeMetricFamily if about.kind == "gauge" else CounterMetricFamily
+    family = kind(PREFIX + name, about.help, labels=about.labels)
     for labels, value in values.items():
         family.add_metric(labels, value)
     return family
@@ -68,34 +63,45 @@ def _histogram(name: str, values: Mapping[str, Histogram]) -> Metric:
     return family
 
 
-def shown(names: Iterable[str], most: int = MOST) -> Callable[[str], str]:
-    """What stands for each name on a label."""
+def label_for(names: Iterable[str], most: int = MOST) -> Callable[[str], str]:
+    """A function from a name to its label: the name itself, or `OTHER`."""
     kept = frozenset(sorted(set(names))[:most])
     return lambda name: name if name in kept else OTHER
 
 
-# runs
+# jobs and runs
+
+
+def _arrivals(seen: Snapshot) -> Iterator[Metric]:
+    name = label_for(task for task in seen.accepted if task != OTHER)
+    accepted = ((name(task), queues) for task, queues in sorted(seen.accepted.items()))
+    yield _values("jobs_accepted", _by_queue(accepted))
 
 
 def _runs(seen: Snapshot) -> Iterator[Metric]:
     tasks = _merged(seen.tasks)
-    ends: Values = defaultdict(float)
-    for task, tally in sorted(tasks.items()):
-        for queue, counts in sorted(tally.ends.items()):
-            crowded = len(ends) >= MOST_PAIRS
-            for outcome, count in counts.items():
-                labels = (task, queue, outcome)
-                ends[(OTHER, OTHER, outcome) if crowded and labels not in ends else labels] += count
-    yield _counter("runs", ends)
-    yield _counter("runs_started", {(task,): tally.runs for task, tally in tasks.items()})
+    yield _values("runs", _by_queue((task, tally.ends) for task, tally in sorted(tasks.items())))
+    yield _values("runs_started", {(task,): tally.runs for task, tally in tasks.items()})
     yield _histogram("run_seconds", {task: tally.lasted for task, tally in tasks.items()})
     yield _histogram("wait_seconds", {task: tally.delays for task, tally in tasks.items()})
-    yield _counter("stalls", {(task,): tally.stalls for task, tally in tasks.items()})
-    yield _counter("stalled_seconds", {(task,): tally.stalled for task, tally in tasks.items()})
+    yield _values("stalls", {(task,): tally.stalls for task, tally in tasks.items()})
+    yield _values("stalled_seconds", {(task,): tally.stalled for task, tally in tasks.items()})
+
+
+def _by_queue(counts: Iterable[tuple[str, Mapping[str, Mapping[str, int]]]]) -> Values:
+    """Task, queue and kind → count, with `MOST_PAIRS` of task and queue."""
+    found: Values = defaultdict(float)
+    for task, queues in counts:
+        for queue, kinds in sorted(queues.items()):
+            crowded = len(found) >= MOST_PAIRS
+            for kind, count in kinds.items():
+                labels = (task, queue, kind)
+                found[(OTHER, OTHER, kind) if crowded and labels not in found else labels] += count
+    return found
 
 
 def _merged(tasks: Tallies) -> Tallies:
-    name = shown(task for task in tasks if task != OTHER)
+    name = label_for(task for task in tasks if task != OTHER)
     merged: Tallies = {}
     for task, tally in tasks.items():
         label = name(task)
@@ -104,31 +110,32 @@ def _merged(tasks: Tallies) -> Tallies:
 
 
 def _second_runs(seen: Snapshot) -> Iterator[Metric]:
-    name, sums = shown(seen.second), Counter[tuple[str, ...]]()
+    name, sums = label_for(seen.second), Counter[tuple[str, ...]]()
     for task, second in seen.second.items():
         for result in ("launched", "won", "wasted"):
             sums[name(task), result] += getattr(second, result)
-    yield _counter("second_runs", sums)
+    yield _values("second_runs", sums)
 
 
 def _events(seen: Snapshot) -> Iterator[Metric]:
     count = seen.events.get
-    yield _counter(
+    yield _values(
         "executor_deaths",
         {
-            ("died",): count(Happening.EXECUTOR_DIED, 0),
-            ("killed",): count(Happening.EXECUTOR_KILLED, 0),
+            ("died",): count(SupervisorEvent.EXECUTOR_DIED, 0),
+            ("killed",): count(SupervisorEvent.EXECUTOR_KILLED, 0),
         },
     )
-    yield _counter("lease_losses", {(): count(Happening.LEASE_LOST, 0)})
-    yield _counter("runs_freed", {(): count(Happening.RUN_FREED, 0)})
+    yield _values("lease_losses", {(): count(SupervisorEvent.LEASE_LOST, 0)})
+    yield _values("runs_freed", {(): count(SupervisorEvent.RUN_FREED, 0)})
 
 
 # the store
 
 
 def _queues(seen: Snapshot) -> Iterator[Metric]:
-    name = shown(info.name for info in seen.queues)
+    served = {queue for worker in seen.workers for queue in worker.queues}
+    name = label_for([*(info.name for info in seen.queues), *served])
     jobs, ready, oldest = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     late, paused, tasks = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for info in seen.queues:
@@ -143,20 +150,22 @@ def _queues(seen: Snapshot) -> Iterator[Metric]:
         late[queue,] = max(late[queue,], overdue)
         paused[queue,] += info.paused is not None
         tasks[queue,] += len(info.paused_tasks)
-    yield _gauge("queue_jobs", jobs)
-    yield _gauge("queue_ready", ready)
-    yield _gauge("queue_oldest_ready_seconds", _seconds(oldest))
-    yield _gauge("queue_due_late_seconds", _seconds(late))
-    yield _gauge("queue_paused", paused)
-    yield _gauge("queue_paused_tasks", tasks)
-    yield _gauge("queue_workers", _served(seen, name))
+    yield _values("queue_jobs", jobs)
+    yield _values("queue_ready", ready)
+    yield _values("queue_oldest_ready_seconds", _seconds(oldest))
+    yield _values("queue_due_late_seconds", _seconds(late))
+    yield _values("queue_paused", paused)
+    yield _values("queue_paused_tasks", tasks)
+    yield _values("queue_workers", _served(seen, name))
 
 
 def _served(seen: Snapshot, name: Callable[[str], str]) -> Values:
     found: Values = {(name(info.name),): 0 for info in seen.queues}
     for worker in seen.workers:
         if worker.state == "running":
-            for queue in {name(queue) for queue in worker.queues}:
+            listed = {queue for queue in worker.queues if not is_pattern(queue)}
+            matched = {info.name for info in seen.queues if worker.serves_queue(info.name)}
+            for queue in {name(queue) for queue in listed | matched}:
                 found[queue,] = found.get((queue,), 0) + 1
     return found
 
@@ -166,10 +175,21 @@ def _seconds(milliseconds: Mapping[tuple[str, ...], int]) -> Values:
 
 
 def _store(seen: Snapshot) -> Iterator[Metric]:
-    yield _gauge("limit_reached", {labels: float(full) for labels, full in seen.limited.items()})
-    yield _counter("repairs", {(kind,): count for kind, count in seen.repairs.items()})
-    yield _gauge("leader_present", {(): float(seen.led)})
-    yield _gauge("broker_round_trip_seconds", {(): seen.round_trip})
+    yield _values("limit_reached", {labels: float(full) for labels, full in seen.limited.items()})
+    yield _values("repairs", {(kind,): count for kind, count in seen.repairs.counts.items()})
+    yield _values("interrupted_steps", {(kind,): count for kind, count in seen.repairs.finished.items()})
+    yield _values("data_losses", {(): seen.losses})
+    yield _values("leader_present", {(): float(seen.led)})
+    yield _values("broker_round_trip_seconds", {(): seen.round_trip})
+    yield _values("broker_cpu_seconds", _of_servers(seen, "cpu_seconds"))
+    yield _values("broker_memory_bytes", _of_servers(seen, "used_memory"))
+    yield _values("broker_memory_limit_bytes", _of_servers(seen, "max_memory"))
+    yield _values("broker_clients", _of_servers(seen, "clients"))
+
+
+def _of_servers(seen: Snapshot, field: str) -> Values:
+    used = {(server.address,): getattr(server, field) for server in seen.servers}
+    return {labels: float(value) for labels, value in used.items() if value is not None}
 
 
 def _schedules(seen: Snapshot) -> Iterator[Metric]:
@@ -183,26 +203,26 @@ def _schedules(seen: Snapshot) -> Iterator[Metric]:
         else:
             states["active"] += 1
             lates.append(seen.now - schedule.next_run)
-    yield _gauge("schedules", {(state,): count for state, count in states.items()})
-    yield _gauge("schedules_late", {(): sum(late > GRACE for late in lates)})
-    yield _gauge("schedules_latest_seconds", {(): max(lates) / 1000})
+    yield _values("schedules", {(state,): count for state, count in states.items()})
+    yield _values("schedules_late", {(): sum(late > GRACE for late in lates)})
+    yield _values("schedules_latest_seconds", {(): max(lates) / 1000})
 
 
 # workers
 
 
-def _crew(seen: Snapshot) -> Iterator[Metric]:
+def _worker_states(seen: Snapshot) -> Iterator[Metric]:
     states = Counter({"running": 0, "stopping": 0})
     states.update(worker.state for worker in seen.workers)
-    yield _gauge("workers", {(state,): count for state, count in states.items()})
+    yield _values("workers", {(state,): count for state, count in states.items()})
 
 
 def _workers(seen: Snapshot) -> Iterator[Metric]:
-    name = shown(worker.id for worker in seen.workers)
-    told = [worker for worker in seen.workers if name(worker.id) != OTHER]
-    yield _gauge(
+    name = label_for(worker.id for worker in seen.workers)
+    listed = [worker for worker in seen.workers if name(worker.id) != OTHER]
+    yield _values(
         "worker_info",
-        {(worker.id, worker.host, worker.version, worker.mode): 1 for worker in told},
+        {(worker.id, worker.host, worker.version, worker.mode): 1 for worker in listed},
     )
     executors, slots = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     for worker in seen.workers:
@@ -211,13 +231,15 @@ def _workers(seen: Snapshot) -> Iterator[Metric]:
         executors[label,] += at_work
         slots[label, "used"] += worker.running
         slots[label, "free"] += max(0, at_work * worker.concurrency - worker.running)
-    yield _gauge("worker_executors", executors)
-    yield _gauge("worker_slots", slots)
-    yield _gauge("worker_leader", _each(told, lambda worker: float(worker.leader)))
-    yield _gauge("worker_loop_lag_seconds", _each(told, lambda worker: worker.lag))
-    yield _gauge("worker_silence_seconds", _each(told, lambda worker: max(0, seen.now - worker.seen) / 1000))
-    yield _gauge("worker_clock_skew_seconds", _each(told, lambda worker: worker.skew / 1000))
-    yield _gauge("worker_round_trip_seconds", _each(told, lambda worker: worker.round_trip))
+    yield _values("worker_executors", executors)
+    yield _values("worker_slots", slots)
+    yield _values("worker_leader", _each(listed, lambda worker: float(worker.leader)))
+    yield _values("worker_loop_lag_seconds", _each(listed, lambda worker: worker.lag))
+    yield _values(
+        "worker_silence_seconds", _each(listed, lambda worker: max(0, seen.now - worker.seen) / 1000)
+    )
+    yield _values("worker_clock_skew_seconds", _each(listed, lambda worker: worker.skew / 1000))
+    yield _values("worker_round_trip_seconds", _each(listed, lambda worker: worker.round_trip))
 
 
 def _each(workers: Iterable[WorkerInfo], value: Callable[[WorkerInfo], float]) -> Values:
@@ -225,4 +247,14 @@ def _each(workers: Iterable[WorkerInfo], value: Callable[[WorkerInfo], float]) -
 
 
 OF_WORKER: Final[tuple[Part, ...]] = (_runs, _events, _workers)
-WHOLE: Final[tuple[Part, ...]] = (_runs, _second_runs, _events, _queues, _store, _schedules, _crew, _workers)
+WHOLE: Final[tuple[Part, ...]] = (
+    _arrivals,
+    _runs,
+    _second_runs,
+    _events,
+    _queues,
+    _store,
+    _schedules,
+    _worker_states,
+    _workers,
+)

@@ -1,4 +1,4 @@
-"""What one scrape reads from the broker: a bounded number of calls, none of which changes anything."""
+"""The data that one scrape reads from the broker, in a bounded number of calls that change nothing."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from dray.broker.servers import HasServers, ServerUse
 from dray.broker.verbs import Broker, QueueInfo
+from dray.documents.data_loss import read_store_identity
+from dray.documents.repair_log import Repairs, read_repairs
+from dray.documents.worker_registry import LEADERSHIP, WorkerInfo, read_workers
 from dray.job import Job, State
-from dray.reconciling import read_schedules
-from dray.recovery import read_repairs
-from dray.roster import HOLD, WorkerInfo, read_workers
-from dray.schedule import Schedule
-from dray.stats import SecondRuns, Tallies, add_counts, read_second_runs, read_tallies, together
+from dray.schedules.schedule import Schedule
+from dray.schedules.store import read_schedules
+from dray.stats.arrivals import Counts, read_arrivals
+from dray.stats.tallies import SecondRuns, Tallies, add_counts, add_workers, read_second_runs, read_tallies
 from dray.task import Task
 from dray.why.limits import rates_of, slots_of
 
 LIMITS_MOST: Final = 200
-"""Of how many limits is asked whether they are reached."""
+"""Limits that are checked for being reached."""
 
 Limited = dict[tuple[str, str, str], bool]
 """Queue, task (empty: all) and kind of limit → whether it holds ready jobs back."""
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
-    """How everything stands, or, with `whole` unset, one worker."""
+    """The state of the whole system or, with `whole` unset, of one worker."""
 
     now: int
     tasks: Tallies
@@ -37,35 +40,42 @@ class Snapshot(msgspec.Struct, kw_only=True):
     queues: list[QueueInfo] = []
     limited: Limited = {}
     second: Mapping[str, SecondRuns] = {}
-    repairs: Mapping[str, int] = {}
+    repairs: Repairs = Repairs()
+    losses: int = 0
+    accepted: Counts = {}
     schedules: list[Schedule] = []
     led: bool = False
     round_trip: float = 0.0
+    servers: list[ServerUse] = []
 
 
 async def gather(broker: Broker, tasks: Mapping[str, Task[..., Any]]) -> Snapshot:
-    """Read it all. `tasks` are those of the app: what they say of limits."""
+    """Read everything. `tasks` are those of the app, for the limits they declare."""
     began = time.perf_counter()
-    holder = (await broker.doc(*HOLD)).doc
+    leader = (await broker.doc(*LEADERSHIP)).doc
     round_trip = time.perf_counter() - began
-    told, past, _ = await read_tallies(broker)
-    events = dict(past.events)
-    for one in told.values():
-        add_counts(events, one.events)
+    tallies, archive, _ = await read_tallies(broker)
+    events = dict(archive.events)
+    for worker in tallies.values():
+        add_counts(events, worker.events)
     queues = await broker.queues()
+    identity = await read_store_identity(broker)
     return Snapshot(
         now=broker.clock(),
-        tasks=together([past.tasks, *(one.tasks for one in told.values())]),
+        tasks=add_workers([archive.tasks, *(worker.tasks for worker in tallies.values())]),
         events=events,
         workers=await read_workers(broker),
         whole=True,
         queues=queues,
         limited=await _limited(broker, queues, tasks),
         second={task: second for task, (second, _) in (await read_second_runs(broker)).items()},
-        repairs=(await read_repairs(broker)).counts,
+        repairs=await read_repairs(broker),
+        losses=0 if identity is None else identity.losses,
+        accepted=await read_arrivals(broker),
         schedules=[schedule for schedule, _ in await read_schedules(broker)],
-        led=holder is not None,
+        led=leader is not None,
         round_trip=round_trip,
+        servers=await broker.servers() if isinstance(broker, HasServers) else [],
     )
 
 
@@ -96,7 +106,7 @@ async def _limited(
 
 
 def _examples(info: QueueInfo, tasks: Mapping[str, Task[..., Any]]) -> Iterable[Job]:
-    """A job for each limit that there may be: it stands for all that are under it."""
+    """An example job for each limit that may exist: it stands for all jobs under that limit."""
     yield Job(id="", task="", queue=info.name)
     declared = {
         name: task.options for name, task in tasks.items() if (task.options.queue or "default") == info.name

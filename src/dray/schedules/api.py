@@ -1,4 +1,4 @@
-"""Schedules at run time: `app.schedules`. They are kept in the broker, and run by whichever worker leads."""
+"""`app.schedules`: schedules at run time. The broker keeps them; the leading worker makes their jobs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,25 @@ from msgspec.structs import replace
 from uuid_utils import uuid7
 
 from dray.broker.verbs import Broker
-from dray.call import Call, Duration
-from dray.client import Link
-from dray.cron import Cron, Every, Rule
-from dray.declaring import (
-    Declaration,
-    JobOptions,
-    Ways,
-    check_options,
-    check_task,
-    read_call,
-    read_job_options,
-    read_ways,
-    schedule_of,
-)
+from dray.client.link import Link
+from dray.client.sync_async import AppApi, sync_and_async
 from dray.errors import CodecError, InvalidInput, ScheduleExists, ScheduleNotFound
 from dray.handle import JobHandle
 from dray.info import moment
 from dray.job import Job, State, check_name
-from dray.operate import Desk
+from dray.options import Duration, ScheduledJobOptions, check_names
 from dray.policy import check_description
-from dray.reconciling import announce, read_schedule, read_schedules, rewrite
-from dray.schedule import (
+from dray.schedules.cron import Cron, Every, Rule
+from dray.schedules.decorators import (
+    Declaration,
+    TickOptions,
+    check_task,
+    read_call,
+    read_job_options,
+    read_tick_options,
+    schedule_of,
+)
+from dray.schedules.schedule import (
     SCHEDULE_HEADER,
     TAG,
     TICK_HEADER,
@@ -44,14 +41,14 @@ from dray.schedule import (
     Paused,
     Schedule,
 )
-from dray.task import Task
-from dray.twins import awaits, blocks
+from dray.schedules.store import announce, read_schedule, read_schedules, rewrite
+from dray.task import Call, Task
 
 if TYPE_CHECKING:
     from dray.app import App
 
 TRIGGERED: Final = "now"
-"""What stands in the tick header of a job that somebody triggered."""
+"""The tick header of a job that was triggered by hand."""
 
 
 class PauseInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,20 +82,20 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     catch_up_cap: int
     overlap: Overlap
     origin: Origin
-    """Whether code declares it, or somebody made it at run time."""
+    """`code`: declared in code; `user`: made at run time."""
     paused: PauseInfo | None
     next_run: datetime | None
     """None while it is paused, or if there is no further one."""
     last_run: datetime | None
-    """The tick of its newest job, or when somebody triggered it."""
+    """The tick of its newest job, or when it was triggered."""
     run_count: int
-    """How many jobs it has made, those that were triggered included."""
+    """How many jobs it has made, triggered ones included."""
     last_error: str | None
-    """What was not done when it was last due; None if nothing."""
+    """The ticks that got no job when it was last due; None if all did."""
     last_job: str | None
     """The id of its newest job."""
     last_status: State | None = None
-    """How that job stands; None if it is not kept any more."""
+    """The state of that job; None if it is not kept any more."""
     created_at: datetime
     updated_at: datetime
 
@@ -113,7 +110,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class Said(Ways, JobOptions, total=False):
+class ScheduleOptions(TickOptions, ScheduledJobOptions, total=False):
     """What `create` and `change` take: a rule (`cron` with `tz`, or `every`), arguments, and options."""
 
     cron: str
@@ -124,7 +121,7 @@ class Said(Ways, JobOptions, total=False):
     kwargs: Mapping[str, Any]
 
 
-class Schedules(Desk):
+class Schedules(AppApi):
     """`app.schedules`: cron and interval rules that make jobs."""
 
     async def _list(self, link: Link) -> builtins.list[ScheduleInfo]:
@@ -140,15 +137,15 @@ class Schedules(Desk):
         return info
 
     async def _create(
-        self, link: Link, name: str, task: str | Task[..., Any], **said: Unpack[Said]
+        self, link: Link, name: str, task: str | Task[..., Any], **said: Unpack[ScheduleOptions]
     ) -> ScheduleInfo:
         """Make a schedule: `create("nightly", "report", cron="0 3 * * *", tz="Europe/London", args=[7])`.
 
-        What it does not say about its jobs is as the task has it now. `ScheduleExists` if the name is taken.
+        The task's options, as they are now, are the default. `ScheduleExists` if the name is taken.
         """
-        check_options(said, Said)
+        check_names("schedule", said, ScheduleOptions.__annotations__)
         call = self._call(task, said)
-        declaration = Declaration(check_name("name", name), _rule(said, None), call, read_ways(said))
+        declaration = Declaration(check_name("name", name), _rule(said, None), call, read_tick_options(said))
         schedule = schedule_of(self._app, declaration)
 
         def make(before: Schedule | None) -> Schedule:
@@ -163,14 +160,16 @@ class Schedules(Desk):
         await announce(link.broker)
         return describe(made or schedule, self._app, None)
 
-    async def _change(self, link: Link, name: str, **said: Unpack[Said]) -> ScheduleInfo:
-        """Change what is said, and leave the rest; another rule counts from now on.
+    async def _change(self, link: Link, name: str, **said: Unpack[ScheduleOptions]) -> ScheduleInfo:
+        """Change the given options, and keep the rest; a new rule counts from now on.
 
-        One that code declares is changed there.
+        One that is declared in code is changed there.
         """
-        check_options(said, Said)
+        check_names("schedule", said, ScheduleOptions.__annotations__)
         if not said:
-            raise InvalidInput("schedule", None, f"give one of {', '.join(sorted(Said.__annotations__))}")
+            raise InvalidInput(
+                "schedule", None, f"give one of {', '.join(sorted(ScheduleOptions.__annotations__))}"
+            )
 
         def change(before: Schedule) -> Schedule:
             if before.origin == "code":
@@ -190,7 +189,7 @@ class Schedules(Desk):
         )
 
     async def _resume(self, link: Link, name: str) -> ScheduleInfo:
-        """Undo `pause`. Ticks that passed meanwhile are gone: nobody missed them."""
+        """Undo `pause`. Ticks that passed meanwhile get no jobs."""
 
         def change(before: Schedule) -> Schedule:
             if before.paused is None:
@@ -205,13 +204,14 @@ class Schedules(Desk):
         if schedule is None:
             raise await _unknown(link.broker, name)
         job = _triggered(schedule)
-        landed = self._app._landed(job, await link.put(job, None))
+        (accepted,) = await link.broker.put((job,))
+        landed = self._app.handle_or_error(job, accepted)
         if isinstance(landed, Exception):
             raise landed
         now = link.broker.clock()
 
         def note(before: Schedule | None) -> Schedule | None:
-            if before is None:  # deleted in this moment: the job is there all the same
+            if before is None:  # deleted in this moment: its job stays
                 return None
             return replace(before, last_run=now, last_job=job.id, run_count=before.run_count + 1)
 
@@ -219,21 +219,21 @@ class Schedules(Desk):
         return landed
 
     async def _delete(self, link: Link, name: str) -> None:
-        """Forget a schedule; its jobs stay. One that code declares comes back when a worker starts."""
+        """Delete a schedule; its jobs stay. One that code declares comes back when a worker starts."""
         found, _ = await read_schedule(link.broker, check_name("name", name))
         if found is None:
             raise await _unknown(link.broker, name)
         await rewrite(link.broker, name, lambda before: None)
         await announce(link.broker)
 
-    list, alist = blocks(_list), awaits(_list)
-    get, aget = blocks(_get), awaits(_get)
-    create, acreate = blocks(_create), awaits(_create)
-    change, achange = blocks(_change), awaits(_change)
-    pause, apause = blocks(_pause), awaits(_pause)
-    resume, aresume = blocks(_resume), awaits(_resume)
-    trigger, atrigger = blocks(_trigger), awaits(_trigger)
-    delete, adelete = blocks(_delete), awaits(_delete)
+    list, alist = sync_and_async(_list)
+    get, aget = sync_and_async(_get)
+    create, acreate = sync_and_async(_create)
+    change, achange = sync_and_async(_change)
+    pause, apause = sync_and_async(_pause)
+    resume, aresume = sync_and_async(_resume)
+    trigger, atrigger = sync_and_async(_trigger)
+    delete, adelete = sync_and_async(_delete)
 
     async def _rewrite(self, link: Link, name: str, change: Callable[[Schedule], Schedule]) -> ScheduleInfo:
         after = await rewrite(
@@ -256,27 +256,29 @@ class Schedules(Desk):
             check_task(self._app, task)
             task = task.name
         args, kwargs = read_call(said)
-        return self._app._named(task, args, kwargs, read_job_options(said))
+        return self._app._call_by_name(task, args, kwargs, read_job_options(said))
 
-    def _changed(self, before: Schedule, said: Said, now: int) -> Schedule:
+    def _changed(self, before: Schedule, said: ScheduleOptions, now: int) -> Schedule:
         job, options = before.job, read_job_options(said)
         if "args" in said or "kwargs" in said:
             job = self._with_arguments(job, said)
-        fields = {name: getattr(options, name) for name in said if name in JobOptions.__annotations__}
-        if "ttl" in fields:
-            fields["ttl"] = fields["ttl"] or None
         rule = _rule(said, before.rule)
         next_run = before.next_run if rule == before.rule else rule.next(now)
         return replace(
-            before, rule=rule, next_run=next_run, job=replace(job, **fields), updated=now, **read_ways(said)
+            before,
+            rule=rule,
+            next_run=next_run,
+            job=replace(job, **options),
+            updated=now,
+            **read_tick_options(said),
         )
 
-    def _with_arguments(self, job: Job, said: Said) -> Job:
-        """What depends on the arguments, anew; those that are not given stay."""
+    def _with_arguments(self, job: Job, said: ScheduleOptions) -> Job:
+        """The job with new arguments, and the keys filled from them; arguments not given stay."""
         app = self._app
         args, kwargs = app.codecs.decode_call(job.payload, limit=app.settings.max_payload)
         call = self._call(job.task, {"args": args, "kwargs": kwargs, **said})
-        made = app.envelopes.of(call)
+        made = app.job_builder.build(call)
         return replace(job, payload=made.payload, rate_key=made.rate_key, running_key=made.running_key)
 
 
@@ -316,7 +318,7 @@ async def _unknown(broker: Broker, name: str) -> ScheduleNotFound:
 
 
 def describe(schedule: Schedule, app: App, last_status: State | None) -> ScheduleInfo:
-    """A stored schedule, for people."""
+    """A stored schedule, as users see it."""
     rule, job, paused = schedule.rule, schedule.job, schedule.paused
     args, kwargs = _arguments(job, app)
     return ScheduleInfo(

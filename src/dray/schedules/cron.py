@@ -1,14 +1,13 @@
 """When a schedule is due: cron expressions in a time zone, and plain intervals.
 
-Times are whole milliseconds since the epoch, as everywhere. A rule is a value: whoever asks, on whichever
-machine, gets the same ticks.
+Times are whole milliseconds since the epoch. A rule is a value: it has the same ticks on every machine.
 
-Zones that change their clocks. cronsim finds the wall-clock times of an expression; which instants these are
-is decided here:
+cronsim finds the wall-clock times of an expression. Where a zone changes its clocks, this module decides
+which instants they are:
 
 - a rule at fixed times (seconds, minutes and hours all without `*`) happens once for every wall-clock time:
   one that the clocks skip happens when they have been put forward, one that comes twice the first time;
-- any other rule goes by the hours as they pass: what the clocks skip does not happen, and what comes twice
+- any other rule goes by elapsed time: a time that the clocks skip does not happen, one that comes twice
   happens twice, so that "every five minutes" means just that all year round.
 """
 
@@ -25,9 +24,9 @@ from typing import Final
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from dray.cron_words import in_words, interval_in_words
 from dray.duration import format_duration, parse_duration
 from dray.errors import InvalidInput
+from dray.schedules.words import in_words, interval_in_words
 
 ALIASES: Final = {
     "@yearly": "0 0 1 1 *",
@@ -53,7 +52,7 @@ _DAY: Final = 86_400
 
 
 class Cron(msgspec.Struct, frozen=True, tag="cron"):
-    """A cron expression and the zone whose clocks it goes by. Made by `Cron.parse`, which checks it."""
+    """A cron expression and its time zone. Made by `Cron.parse`, which checks it."""
 
     expression: str
     tz: str = "UTC"
@@ -102,7 +101,7 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
 
 
 class Every(msgspec.Struct, frozen=True, tag="every"):
-    """A fixed interval in milliseconds. Ticks are multiples of it since the epoch, the same for everybody."""
+    """A fixed interval in milliseconds. Ticks are its multiples since the epoch."""
 
     interval: int
 
@@ -149,7 +148,7 @@ def _one_writing(expression: object) -> str:
 
 
 def _check_fields(expression: str, text: str) -> None:
-    """What cronsim takes but nobody can mean."""
+    """Refuse expressions that cronsim takes but that cannot be meant."""
     if text.startswith("@"):
         if text not in ALIASES:
             raise InvalidInput("cron", expression, _FORMS)
@@ -167,7 +166,7 @@ def _check_fields(expression: str, text: str) -> None:
 
 
 def _wording(text: str, error: CronSimError) -> str:
-    """cronsim says "Bad day-of-month", also of a day that the months given do not have."""
+    """cronsim says "Bad day-of-month" also for a day that none of the given months has."""
     fields = text.split()
     if str(error) == "Bad day-of-month":
         with suppress(CronSimError):
@@ -212,7 +211,7 @@ def _zone(name: str) -> tzinfo:
         return UTC
     try:
         if name == "localtime":
-            raise ValueError(name)  # means something else on every machine
+            raise ValueError(name)  # another zone on every machine
         return zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
         raise InvalidInput("tz", name, _unknown_zone(name)) from None
@@ -262,13 +261,13 @@ def _next_time(calendar: CronSim, zone: tzinfo, after: int) -> int | None:
         if wall is None:
             break
         tick = _instant(zone, wall)
-        if tick > after:  # not so for the second pass through an hour: the first one counted
+        if tick > after:  # false in the second pass through an hour: the first one counted
             return tick
     return None
 
 
 def _instant(zone: tzinfo, wall: datetime) -> int:
-    """When the clocks first show this time, or have just jumped over it."""
+    """The instant when the clocks first show this time, or have just jumped over it."""
     tick = int(wall.replace(tzinfo=zone).timestamp())
     if _wall(tick + _offset(zone, tick)) == wall:
         return tick
@@ -277,9 +276,9 @@ def _instant(zone: tzinfo, wall: datetime) -> int:
 
 
 def _next_passing(calendar: CronSim, zone: tzinfo, after: int) -> int | None:
-    """The next tick of a rule that goes by the hours as they pass.
+    """The next tick of a rule that goes by elapsed time.
 
-    Goes from one change of the clocks to the next; in between, wall-clock time is instants plus an offset.
+    It goes from one change of the clocks to the next; in between, wall-clock time is instants plus an offset.
     """
     while True:
         offset = _offset(zone, after + 1)

@@ -1,4 +1,4 @@
-"""Schedules that code declares: `@app.cron(…)` and `@app.every(…)`, written above `@app.task`.
+"""Schedules declared in code: `@app.cron(…)` and `@app.every(…)`, written above `@app.task`.
 
 @app.cron("0 3 * * MON-FRI", tz="Europe/London")
 @app.task
@@ -8,60 +8,51 @@ def report() -> None: ...
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
-from dray.call import Call, CallOptions, Duration, Priority, read_options
-from dray.client import Link
-from dray.cron import Cron, Every, Rule
+from dray.client.link import Link
+from dray.client.sync_async import sync_and_async
 from dray.duration import DAY, parse_duration
 from dray.errors import InvalidInput
 from dray.job import check_name
-from dray.reconciling import Reconciled, reconcile
-from dray.schedule import CATCH_UP_MAX, CatchUp, Overlap, Schedule
-from dray.task import Task
-from dray.twins import awaits, blocks
+from dray.options import (
+    SCHEDULE_OPTIONS,
+    Duration,
+    JsonDuration,
+    Option,
+    ScheduledJobOptions,
+    check_names,
+    one_of,
+    read_options,
+    whole,
+)
+from dray.schedules.cron import Cron, Every, Rule
+from dray.schedules.schedule import CATCH_UP_MAX, CatchUp, Overlap, Schedule
+from dray.schedules.store import Reconciled, reconcile
+from dray.task import Call, Task
 
 if TYPE_CHECKING:
     from dray.app import App
-    from dray.client import Client
+    from dray.client.client import Client
 
 PAYLOAD_MAX: Final = 256 * 1024
 T = TypeVar("T", bound=Task[..., Any])
 
 
-class JobOptions(TypedDict, total=False):
-    """What can be said about the jobs of a schedule; what is not said is the task's own."""
-
-    queue: str
-    priority: Priority
-    retries: int
-    backoff: str
-    timeout: Duration
-    ttl: Duration
-    result_ttl: Duration
-    group: str
-    tags: Sequence[str]
-    description: str
-    headers: dict[str, str]
-
-
-class Ways(TypedDict, total=False):
-    """How a schedule behaves."""
+class TickOptions(TypedDict, total=False):
+    """Options of the schedule itself; `TICK_OPTIONS` describes them."""
 
     jitter: Duration
-    """Jobs start up to this much later than their tick, to spread load."""
     catch_up: CatchUp
-    """What becomes of ticks that were missed while no scheduler ran."""
     catch_up_cap: int
-    """How many jobs `catch_up="all"` makes at most, the newest."""
     overlap: Overlap
-    """What becomes of a tick while the job before it is unfinished."""
 
 
-class Declared(Ways, JobOptions, total=False):
+class DeclareOptions(TickOptions, ScheduledJobOptions, total=False):
     """Everything that `@app.cron` and `@app.every` take beside the rule."""
 
     name: str
@@ -70,22 +61,61 @@ class Declared(Ways, JobOptions, total=False):
     kwargs: Mapping[str, Any]
 
 
+def _read_jitter(name: str, value: Any) -> int:
+    length = parse_duration(name, value)
+    if length > DAY:
+        raise InvalidInput(name, value, "a length of time up to 1 day is allowed")
+    return length
+
+
+TICK_OPTIONS: Final = {
+    option.name: option
+    for option in (
+        Option(
+            *("jitter", ("schedule",), _read_jitter),
+            "Start each job up to this much later than its tick, to spread load; at most a day.",
+            *(JsonDuration, "DURATION"),
+        ),
+        Option(
+            *("catch_up", ("schedule",), one_of(CatchUp)),
+            "Ticks that were missed while no scheduler ran: skip them, make one job, or all.",
+            *(CatchUp, "WHICH"),
+        ),
+        Option(
+            *("catch_up_cap", ("schedule",)),
+            whole(1, CATCH_UP_MAX, f"a whole number from 1 to {CATCH_UP_MAX} is allowed"),
+            "How many jobs catch_up=all makes at most, the newest; 100 by default.",
+            *(Annotated[int, Meta(ge=1, le=1_000_000_000)], "NUMBER"),
+        ),
+        Option(
+            *("overlap", ("schedule",), one_of(Overlap)),
+            "A tick while the job before it is unfinished: allow it, skip it, or cancel_previous.",
+            *(Overlap, "WHICH"),
+        ),
+    )
+}
+"""Options that fill fields of `Schedule`, not of its jobs."""
+
+
 class Declaration(msgspec.Struct, frozen=True):
-    """A schedule as code declares it; what its jobs are like depends on the settings of whoever runs it."""
+    """A schedule as code declares it; its jobs also depend on the settings of the worker."""
 
     name: str
     rule: Rule
     call: Call[Any]
-    ways: dict[str, Any]
+    ticks: dict[str, Any]
+    """Checked `TickOptions`."""
 
 
-class Declaring:
-    """What an app can do about schedules in its code."""
+class ScheduleDecorators:
+    """The part of an app that declares schedules in code."""
 
     declarations: dict[str, Declaration]
     client: Client
 
-    def cron(self, expression: str, *, tz: str = "UTC", **options: Unpack[Declared]) -> Callable[[T], T]:
+    def cron(
+        self, expression: str, *, tz: str = "UTC", **options: Unpack[DeclareOptions]
+    ) -> Callable[[T], T]:
         """Run a task at the times of a cron expression: five fields, or six with seconds first.
 
         @app.cron("*/5 * * * *")
@@ -95,12 +125,12 @@ class Declaring:
         """
         return self._declaring(Cron.parse(expression, tz), options)
 
-    def every(self, interval: Duration, **options: Unpack[Declared]) -> Callable[[T], T]:
+    def every(self, interval: Duration, **options: Unpack[DeclareOptions]) -> Callable[[T], T]:
         """Run a task at a fixed interval, `"30s"` or `"1h30m"`: at the multiples of it since 1970 in UTC."""
         return self._declaring(Every.parse(interval), options)
 
-    def _declaring(self, rule: Rule, options: Declared) -> Callable[[T], T]:
-        check_options(options, Declared)
+    def _declaring(self, rule: Rule, options: DeclareOptions) -> Callable[[T], T]:
+        check_names("schedule", options, DeclareOptions.__annotations__)
 
         def declare(task: T) -> T:
             check_task(self, task)
@@ -110,36 +140,27 @@ class Declaring:
             args, kwargs = read_call(options)
             task.hints.check_call(args, kwargs)
             call = Call[Any](task.name, args, kwargs, read_job_options(options))
-            declaration = Declaration(name, rule, call, read_ways(options))
-            schedule_of(cast("App", self), declaration)  # what does not fit is to fail here, not in a worker
+            declaration = Declaration(name, rule, call, read_tick_options(options))
+            schedule_of(cast("App", self), declaration)  # a mistake fails here, not in a worker
             self.declarations[name] = declaration
             return task
 
         return declare
 
     def declared_schedules(self) -> list[Schedule]:
-        """What the code declares, as it would be stored by whoever has these settings."""
+        """The declared schedules, as this app's settings make them."""
         app = cast("App", self)
         return [schedule_of(app, declaration) for declaration in self.declarations.values()]
 
     async def _reconcile_schedules(self, link: Link, *, started: int | None = None) -> Reconciled:
         """Write the schedules that the code declares to the broker; every worker does so when it starts.
 
-        `started` is when the worker was started (milliseconds since the epoch): it does not undo what a
-        worker that was started later has declared.
+        `started` is when the worker was started (milliseconds since the epoch): declarations of workers that
+        started later are kept.
         """
         return await reconcile(link.broker, self.declared_schedules(), started=started)
 
-    reconcile_schedules = blocks(_reconcile_schedules)
-    areconcile_schedules = awaits(_reconcile_schedules)
-
-
-def check_options(given: Mapping[str, Any], allowed: Any) -> None:
-    """Refuse a name that is none of a typed dict's."""
-    unknown = sorted(given.keys() - allowed.__annotations__.keys())
-    if unknown:
-        names = ", ".join(sorted(allowed.__annotations__))
-        raise InvalidInput("schedule", unknown[0], f"one of {names} is allowed")
+    reconcile_schedules, areconcile_schedules = sync_and_async(_reconcile_schedules)
 
 
 def check_task(app: object, task: object) -> None:
@@ -167,54 +188,24 @@ def read_call(options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, An
     return tuple(args), dict(kwargs)
 
 
-def read_job_options(options: Mapping[str, Any]) -> CallOptions:
-    """Check what is said about jobs."""
-    given: Any = {name: value for name, value in options.items() if name in JobOptions.__annotations__}
+def read_job_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the options that are for the jobs."""
+    given: Any = {name: value for name, value in options.items() if name in SCHEDULE_OPTIONS}
     return read_options(given)
 
 
-def read_ways(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check how it is to behave; the fields of a schedule that are not left as they are."""
+def read_tick_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the options that are for the schedule; None means not given."""
     return {
-        name: _WAY_READERS[name](options[name])
-        for name in Ways.__annotations__
+        name: option.read(name, options[name])
+        for name, option in TICK_OPTIONS.items()
         if options.get(name) is not None
     }
 
 
-def _read_jitter(value: Duration) -> int:
-    length = parse_duration("jitter", value)
-    if length > DAY:
-        raise InvalidInput("jitter", value, "a length of time up to 1 day is allowed")
-    return length
-
-
-def _read_cap(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= CATCH_UP_MAX:
-        raise InvalidInput("catch_up_cap", value, f"a whole number from 1 to {CATCH_UP_MAX} is allowed")
-    return value
-
-
-def _read_one_of(field: str, kind: Any) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if value not in get_args(kind):
-            raise InvalidInput(field, value, f"one of {', '.join(get_args(kind))} is allowed")
-        return value
-
-    return read
-
-
-_WAY_READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "jitter": _read_jitter,
-    "catch_up": _read_one_of("catch_up", CatchUp),
-    "catch_up_cap": _read_cap,
-    "overlap": _read_one_of("overlap", Overlap),
-}
-
-
 def schedule_of(app: App, declaration: Declaration) -> Schedule:
-    """The schedule with the job that each of its ticks is to put."""
-    job = replace(app.envelopes.of(declaration.call), id="", parent=None)
+    """The schedule with the job that each of its ticks puts."""
+    job = replace(app.job_builder.build(declaration.call), id="", parent=None)
     if len(job.payload) > PAYLOAD_MAX:
         raise InvalidInput(
             "args", f"{len(job.payload):,} bytes", f"a schedule may carry {PAYLOAD_MAX:,}: pass a reference"
@@ -225,5 +216,5 @@ def schedule_of(app: App, declaration: Declaration) -> Schedule:
         rule=declaration.rule,
         job=job,
         origin="code",
-        **declaration.ways,
+        **declaration.ticks,
     )

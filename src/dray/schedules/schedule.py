@@ -1,12 +1,12 @@
 """A schedule as it is stored, and what its ticks come to. Pure: no I/O, no clock.
 
-Whoever runs schedules reads the document, asks `step` what is due, and puts the jobs together with the
+A scheduler reads the document, asks `step` what is due, and puts the jobs together with the
 advanced document in one compare-and-set. Of any number of schedulers one gets through, and the ids of jobs
 are derived from their ticks, so a tick never makes two.
 
 Rules of `step`, for the ticks from `next_run` up to now:
 
-- A tick is *late* up to `GRACE` after its time, and *missed* beyond that: nobody ran schedules then.
+- A tick is *late* up to `GRACE` after its time, and *missed* beyond that: no scheduler ran then.
 - Every late tick gets its job. Of missed ones, `catch_up` decides: "skip" drops them; "one" makes one job for
   all of them, unless a late tick makes one anyway; "all" makes a job for each, the newest `catch_up_cap`.
 - Unless `overlap` is "allow", at most the newest tick gets a job, and "skip" drops that too while the job
@@ -25,16 +25,16 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from dray.cron import Every, Rule
+from dray.codec.values import unreadable
 from dray.duration import MINUTE
 from dray.job import Job, State
-from dray.values import unreadable
+from dray.schedules.cron import Every, Rule
 
 KIND: Final = "schedule"
 """The kind of its document."""
 NEWS: Final = ("schedules", "changed")
-"""Kind and name of a document that is written (with any value) after a user's change of a schedule: whoever
-runs schedules looks at its version every second, and reads them all only when it is a new one."""
+"""Kind and name of a document that is written (with any value) after a user's change of a schedule: a
+scheduler looks at its version every second, and reads all schedules only when it is new."""
 GRACE: Final = MINUTE
 """How late a tick may be without being missed: leadership changes hands in less."""
 CATCH_UP_CAP: Final = 100
@@ -80,9 +80,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last_job: str | None = None
     created: int = 0
     updated: int = 0
-    """When somebody last changed what it does; ticks do not count."""
+    """When it was last changed by hand or by code; ticks do not count."""
     declared: int = 0
-    """When the newest worker whose code declares it was started; see `dray.reconciling`."""
+    """When the newest worker whose code declares it was started; see `dray.schedules.store`."""
     undeclared: int | None = None
     """Since when no worker is known to declare it."""
 
@@ -191,7 +191,7 @@ def _choose(schedule: Schedule, first: int, now: int, deadline: int) -> tuple[li
 
 
 def ticks_between(rule: Rule, first: int, start: int, end: int, most: int) -> list[int]:
-    """The newest `most` ticks from `start` to `end`, both included. `first` is one whatever the rule says.
+    """The newest `most` ticks from `start` to `end`, both included; `first` counts as one.
 
     A long silence of a frequent schedule leaves more ticks than anyone wants to walk through, so the newest
     are looked for in stretches that grow backwards from the end.

@@ -1,17 +1,15 @@
-"""Schedules as documents of the broker, and how those that code declares get there.
+"""Schedules as documents of the broker; those declared in code are reconciled when a worker starts.
 
-Every worker process that imports an app reconciles what it declares when it starts. What is kept of a
-schedule that is there already: `run_count`, the `last_…` fields, a pause, and `next_run` unless its rule was
-changed.
+A schedule that exists already keeps `run_count`, the `last_…` fields, a pause, and `next_run` unless its rule
+was changed.
 
 Two versions of the code may run side by side for a while. So `Schedule.declared` is the time at which the
 newest worker that declares it was started:
 
-- A worker does not undo what one started after it has declared, also when it replaces one of its processes.
-- A schedule goes when no worker runs that could declare it: all that are at work were started after
-  `declared`. At once if one of them knows its task (the code is there, the rule is not), else after
-  `UNDECLARED_FOR`, because the task may belong to another code base that is down for a moment. A paused one
-  stays until it is deleted.
+- A worker keeps declarations of workers that started after it, also when it replaces one of its processes.
+- A schedule is removed when no running worker can declare it: all were started after `declared`. At once if
+  one of them knows its task (the code is there, the rule is not), else after `UNDECLARED_FOR`, because the
+  task may belong to another code base that is down for a moment. A paused one stays until it is deleted.
 
 A schedule made at run time is never touched by code that declares the same name.
 """
@@ -26,10 +24,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dray.broker.verbs import Broker, Doc
+from dray.documents.worker_registry import WorkerInfo, read_workers
 from dray.duration import HOUR
 from dray.errors import DecodeError
-from dray.roster import WorkerInfo, read_workers
-from dray.schedule import KIND, NEWS, Schedule, decode, encode
+from dray.schedules.schedule import KIND, NEWS, Schedule, decode, encode
 
 UNDECLARED_FOR: Final = HOUR
 """How long a schedule stays whose task no worker knows any more."""
@@ -38,17 +36,17 @@ log = logging.getLogger("dray.schedules")
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the schedules that code declares, by name; what stands nowhere was as declared."""
+    """Names of declared schedules by what happened to them; those not listed were up to date."""
 
     created: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    """There is a schedule of this name that was made at run time, or by a newer version of the code."""
+    """A schedule of this name was made at run time, or by a newer version of the code."""
     removed: tuple[str, ...] = ()
 
 
 async def read_schedules(broker: Broker) -> list[tuple[Schedule, int]]:
-    """All schedules, by name, each with its document's version. What cannot be read is left out."""
+    """All schedules, by name, each with its document's version; unreadable ones are left out."""
     found = []
     for doc in await broker.docs(KIND):
         try:
@@ -64,17 +62,17 @@ async def read_schedule(broker: Broker, name: str) -> tuple[Schedule | None, int
 
 
 async def announce(broker: Broker) -> None:
-    """Let whoever runs schedules look at them again."""
+    """Make schedulers read all schedules again."""
     await broker.doc(*NEWS, b"")
 
 
 async def rewrite(
     broker: Broker, name: str, change: Callable[[Schedule | None], Schedule | None]
 ) -> Schedule | None:
-    """Change a schedule, again and again until nobody else did in between; returns it as it stands now.
+    """Change a schedule by compare-and-set, repeated until it succeeds; returns the result.
 
-    `change` gets it as it is (None: there is none) and returns what it is to be (None: to be deleted; the
-    same: nothing to do). To be announced, if it concerns when the schedule is due.
+    `change` gets the stored schedule (None: there is none) and returns the new one (None: delete it; the same
+    one: nothing to do). Call `announce` afterwards if its times changed.
     """
     doc = (await broker.doc(KIND, name)).doc
     while True:
@@ -96,9 +94,9 @@ def _content(doc: Doc | None) -> tuple[Schedule | None, int]:
 async def reconcile(
     broker: Broker, declared: Sequence[Schedule], now: int | None = None, *, started: int | None = None
 ) -> Reconciled:
-    """Write what code declares, keep what is known of it, and remove what no code declares any more.
+    """Write the declared schedules, keep their state, and remove those that no code declares any more.
 
-    `started` is when the worker was started, which for a process that replaces another is before now.
+    `started` is when the worker was started; for a process that replaces another, that is before now.
     """
     there = {schedule.name: schedule for schedule, _ in await read_schedules(broker)}
     now = broker.clock() if now is None else now
@@ -132,7 +130,7 @@ async def _write(broker: Broker, schedule: Schedule, now: int, since: int) -> No
 
 
 def _merged(before: Schedule | None, declared: Schedule, now: int, since: int) -> Schedule | None:
-    """A declaration together with what is known; None if it has no say."""
+    """The declaration with the stored state; None if the stored schedule wins."""
     if before is None:
         return replace(
             declared,
@@ -165,7 +163,7 @@ def _merged(before: Schedule | None, declared: Schedule, now: int, since: int) -
 async def remove_undeclared(
     broker: Broker, now: int | None = None, *, spared: set[str] | None = None
 ) -> list[str]:
-    """Remove schedules that no code declares any more, see above. To be called now and then."""
+    """Remove schedules that no code declares any more, by the rules at the top; called regularly."""
     there = [schedule for schedule, _ in await read_schedules(broker)]
     doubtful = [one for one in there if one.origin == "code" and one.name not in (spared or ())]
     if not doubtful:
@@ -181,7 +179,7 @@ async def remove_undeclared(
 
 
 def _undeclared(schedule: Schedule | None, workers: list[WorkerInfo], now: int) -> Schedule | None:
-    """As it is if a worker may still declare it, marked if none does, None if it has to go."""
+    """Unchanged if a worker may still declare it, marked if none does, None if it is to be removed."""
     if schedule is None or schedule.origin != "code" or not workers:
         return schedule
     if any(worker.started <= schedule.declared for worker in workers):

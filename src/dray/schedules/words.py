@@ -1,6 +1,6 @@
 """A cron expression in plain words: "every 5 minutes", "at 03:00 on Monday to Friday".
 
-Takes expressions that `dray.cron` has checked. What is seldom written comes out long, but right.
+Takes expressions that `dray.schedules.cron` has checked. Rare ones come out long, but right.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Field:
 
     @property
     def any(self) -> bool:
-        """Whether it is `*`."""
+        """It is `*`."""
         return self.terms == [Term()]
 
     @property

@@ -1,16 +1,23 @@
-"""The service: an app over the network. Each part is loaded when it is asked for, as each has its own extra.
+"""The service: an app over HTTP and gRPC. Each part is loaded when it is used, as each has its own extra.
 
-http.py        the ASGI app: from a request to its route, and every reply on its way out
-routes.py      what a route is; the table that drives routing, roles and the OpenAPI document
-models.py      what goes in and out, as msgspec Structs
-refusals.py    errors as replies
-callers.py     who asks, and what they may do and see
-shields.py     hosts, origins, headers
-limits.py      how much at a time, and how often
-openapi.py     the document, made from the table
-server.py      `dray server`: uvicorn, signals, TLS
-grpc.py, rpc/  the same app over gRPC               beside.py    both in one process
-submit.py, jobs.py, queues.py, schedules.py, dead.py, feed.py, health.py     the handlers, by topic
+errors            errors as replies: one table of codes and statuses
+browser_security  hosts, origins, headers
+auth              the key of a request, and what its caller may do and see
+admission         checks key, role, rate and load of a request: the same for HTTP and gRPC
+connections       the number of connections, and the share of each address
+models            bodies and queries, as msgspec Structs
+event_feed        following the broker's events
+request           one request of an admitted caller
+http_request      one HTTP request, read from ASGI
+routes            the table that drives routing, roles and the OpenAPI document
+openapi           the document
+enqueue queues jobs schedules events monitoring   the handlers, by topic
+http              the ASGI app
+http_listener     accepts connections, ends idle ones
+rpc/              the methods of gRPC
+grpc              the gRPC server
+grpc_sidecar      both in one process
+server            `dray server`: uvicorn, signals, TLS
 """
 
 from __future__ import annotations
@@ -19,9 +26,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dray.serve.http import Service, asgi
+    from dray.serve.http import HttpService, asgi
 
-__all__ = ["Service", "asgi"]
+__all__ = ["HttpService", "asgi"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Errors as replies: `{"error": {"code", "message", "field"}}`, each with the status that fits it."""
+"""Errors as replies, for HTTP and gRPC: one table gives each its status, code and field."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dray.errors import (
     EncodeError,
     InvalidInput,
     JobNotFound,
+    LeaseLost,
     QueueFull,
     ScheduleExists,
     ScheduleNotFound,
@@ -25,11 +26,38 @@ from dray.errors import (
 )
 
 RETRY_AFTER: Final = 2
-"""Seconds after which a client may try a broker again that is away."""
+"""Seconds after which a client may try again when the broker does not answer."""
+GRPC_STATUS: Final = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    412: "FAILED_PRECONDITION",
+    413: "INVALID_ARGUMENT",
+    422: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+}
+"""The status over gRPC of what has this status over HTTP."""
+_TABLE: Final[tuple[tuple[type[Exception], int, str, str | None], ...]] = (
+    (UnknownTask, 422, "unknown_task", "task"),
+    (TooLarge, 413, "payload_too_large", "args"),
+    (DecodeError, 422, "invalid_args", "args"),
+    (EncodeError, 422, "invalid_args", "args"),
+    (CodecError, 422, "unreadable", None),
+    (DuplicateJob, 409, "duplicate_job", "key"),
+    (ScheduleExists, 409, "schedule_exists", "name"),
+    (ScheduleNotFound, 404, "schedule_not_found", "name"),
+    (JobNotFound, 404, "job_not_found", None),
+    (LeaseLost, 412, "lease_lost", "token"),
+)
+"""Errors whose own message is the reply's; the first row that fits counts."""
 _PLACE = re.compile(r" - at `\$\.?(?:query\.)?([^`]*)`$")
-_NAME_PATTERN = "A-Za-z0-9_."
-"""In what msgspec says of a name that is none; people are told in other words."""
 _MISSING = re.compile(r"(?:missing required|contains unknown) field `([^`]*)`")
+_NAME_PATTERN = "A-Za-z0-9_."
+"""Part of msgspec's message about an invalid name, which is replaced by a plain one."""
 
 
 class Refused(Exception):
@@ -61,7 +89,7 @@ def try_later(status: int, code: str, message: str, seconds: float) -> Refused:
 
 
 def refusal_of(error: Exception) -> Refused | None:
-    """How an error is answered; None if it is nobody's but ours."""
+    """The reply to an error; None if it is the server's own fault."""
     match error:
         case Refused():
             return error
@@ -69,37 +97,23 @@ def refusal_of(error: Exception) -> Refused | None:
             return _invalid(error)
         case msgspec.DecodeError() | RecursionError() | UnicodeError():
             return Refused(400, "invalid_json", f"the body is not JSON: {error}")
-        case UnknownTask():
-            return Refused(422, "unknown_task", str(error), "task")
         case InvalidInput():
             return Refused(422, _code(error.field), str(error), error.field)
-        case TooLarge():
-            return Refused(413, "payload_too_large", str(error), "args")
-        case DecodeError() | EncodeError():
-            field = getattr(error, "argument", None)
-            return Refused(422, "invalid_args", str(error), field or "args")
-        case CodecError():
-            return Refused(422, "unreadable", str(error))
-        case DuplicateJob():
-            return Refused(409, "duplicate_job", str(error), "key")
-        case ScheduleExists():
-            return Refused(409, "schedule_exists", str(error), "name")
-        case ScheduleNotFound():
-            return Refused(404, "schedule_not_found", str(error), "name")
-        case JobNotFound():
-            return Refused(404, "job_not_found", str(error))
         case QueueFull():
             return try_later(429, "queue_full", str(error), getattr(error, "retry_after", 1))
-        case BrokerError():  # what it says is for the log: it may name machines
+        case BrokerError():  # its message is for the log: it may name machines
             return try_later(503, "broker_away", "the broker cannot do this now; try again", RETRY_AFTER)
         case TimeoutError():
             message = "the broker took too long; whether it took effect is not known: repeat the request"
             return try_later(503, "broker_slow", message, RETRY_AFTER)
+    for kind, status, code, field in _TABLE:
+        if isinstance(error, kind):
+            return Refused(status, code, str(error), getattr(error, "argument", None) or field)
     return None
 
 
 def _invalid(error: msgspec.ValidationError) -> Refused:
-    """A value of the wrong kind, named by its place in the request."""
+    """A value of the wrong type, named by its place in the request."""
     text = str(error)
     found = _MISSING.search(text) or _PLACE.search(text)
     field = None if found is None else found[1].lstrip(".") or None

@@ -1,27 +1,19 @@
-"""What goes in and out, as Structs: they check requests, shape replies, and document both."""
+"""Bodies of requests and replies as Structs: they check requests, shape replies, and document both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dray.info import JobInfo, plain
-from dray.job import OnDuplicate, Overflow
-from dray.schedule import CatchUp
-from dray.schedule import Overlap as Overlapping
+from dray.job import Overflow
+from dray.options import CALL_OPTIONS, SCHEDULE_OPTIONS, JsonDuration, Name, Option, Word
+from dray.schedules.decorators import TICK_OPTIONS
 
-Name = Annotated[
-    str,
-    Meta(pattern=r"^[A-Za-z0-9_.\-]+$", min_length=1, max_length=128, description="Letters, digits, _ . -"),
-]
-Word = Annotated[str, Meta(min_length=1, max_length=256, description="Printable characters")]
-Duration = Annotated[
-    float | str, Meta(description="Seconds, or a text like 30s, 5m, 1h30m, 250ms", examples=[30, "5m"])
-]
-Priority = Annotated[int, Meta(ge=0, le=9)] | Literal["high", "normal", "low"]
 StateName = Literal["waiting", "scheduled", "ready", "running", "retrying", "succeeded", "dead", "cancelled"]
 Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 MANY = 1000
@@ -30,7 +22,7 @@ WAIT_MAX = 300
 
 
 class In(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Base of requests: an unknown field is a mistake that its sender should hear of."""
+    """Base of requests: an unknown field is refused."""
 
 
 class Out(msgspec.Struct, kw_only=True):
@@ -55,41 +47,63 @@ class ErrorOut(Out):
 # jobs
 
 
-class JobIn(In):
-    """A job to enqueue."""
+class CallIn(In):
+    """A call with options, which `JobIn` and `ScheduleIn` add from the table of options."""
 
     task: Name
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    queue: Name | None = None
-    priority: Priority | None = None
-    delay: Duration | None = None
-    at: Annotated[datetime, Meta(tz=True, description="Start no sooner than then")] | None = None
-    key: Word | None = None
-    key_ttl: Duration | None = None
-    on_duplicate: OnDuplicate | None = None
-    once: Duration | None = None
-    id: Word | None = None
-    retries: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    backoff: str | None = None
-    timeout: Duration | None = None
-    ttl: Duration | None = None
-    result_ttl: Duration | None = None
-    group: Word | None = None
-    tags: Annotated[list[Word], Meta(max_length=100)] = []
-    description: str | None = None
-    durability: Literal["normal", "full"] | None = None
-    headers: dict[str, str] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        return {
+            name: value
+            for name in self.__struct_fields__
+            if name not in _NOT_OPTIONS and (value := getattr(self, name)) is not None
+        }
+
+
+_NOT_OPTIONS = frozenset({"name", *CallIn.__struct_fields__})
+
+
+def _with_options(
+    name: str, doc: str, options: Iterable[Option], fields: Iterable[tuple[Any, ...]] = ()
+) -> type[CallIn]:
+    given = [(option.name, option.json_type, None) for option in options]
+    kind = msgspec.defstruct(
+        name,
+        [*fields, *given],
+        bases=(CallIn,),
+        namespace={"__doc__": doc},
+        module=__name__,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+    return cast("type[CallIn]", kind)
+
+
+JobIn = _with_options("JobIn", "A job to enqueue.", CALL_OPTIONS.values())
+ScheduleIn = _with_options(
+    "ScheduleIn",
+    "A schedule to make: `cron` (with `tz`) or `every`, the call, and what its jobs are like.",
+    (*SCHEDULE_OPTIONS.values(), *TICK_OPTIONS.values()),
+    [
+        ("name", Name),
+        ("cron", str | None, None),
+        ("tz", str | None, None),
+        ("every", JsonDuration | None, None),
+    ],
+)
 
 
 class BatchIn(In):
     """Jobs to enqueue together."""
 
-    jobs: Annotated[list[JobIn], Meta(min_length=1, max_length=MANY)]
+    jobs: Annotated[list[JobIn], Meta(min_length=1, max_length=MANY)]  # type: ignore[valid-type]  # made above
 
 
 class RawBatch(In):
-    """A batch whose jobs are read one by one, so that a wrong one does not cost its neighbours."""
+    """A batch whose jobs are read one by one, so that an invalid one does not affect the others."""
 
     jobs: Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=MANY)]
 
@@ -102,7 +116,7 @@ class Submitted(Out):
 
 
 class BatchResult(Out):
-    """What became of one job: `id`, `status` and `duplicate`, or `error`."""
+    """The result of one job: `id`, `status` and `duplicate`, or `error`."""
 
     id: str | UnsetType = UNSET
     status: str | UnsetType = UNSET
@@ -126,6 +140,17 @@ class ProgressOut(Out):
     done: float | None
     total: float | None = None
     note: str = ""
+    data: dict[str, Any] = {}
+
+
+class RunOut(Out):
+    number: int
+    outcome: str
+    """`running`, or how it ended."""
+    started_at: datetime
+    ended_at: datetime | None = None
+    worker: str | None = None
+    error: str = ""
 
 
 class JobOut(Out):
@@ -140,8 +165,10 @@ class JobOut(Out):
     args: list[Any] | None
     kwargs: dict[str, Any] | None
     created_at: datetime
+    updated_at: datetime
     due_at: datetime | None = None
     expires_at: datetime | None = None
+    deadline: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
     result: Any = None
@@ -161,18 +188,26 @@ class JobOut(Out):
     waits_for: list[str] = []
     parent: str | None = None
     cancelling: bool = False
+    headers: dict[str, str] = {}
+    """Texts that travel with it."""
+    run_history: list[RunOut] = []
 
 
 def job_out(info: JobInfo) -> JobOut:
-    """A job in the types that JSON has."""
+    """A job in types of JSON."""
     return msgspec.convert(plain(info), JobOut)
 
 
 class JobPage(Out):
-    """Jobs that fit. Go on with `cursor` until it is null; a page may be short, or empty, before that."""
+    """Jobs that fit, those that arrived last first.
+
+    Go on with `cursor` until it is null; a page may be short, or empty, before that. `total` is how many fit,
+    on the first page, where that is known cheaply: by state and queue, or if this is all.
+    """
 
     jobs: list[JobOut]
     cursor: str | None
+    total: int | None = None
 
 
 class ResultOut(Out):
@@ -200,12 +235,12 @@ class Acted(Out):
     changed: bool
 
 
-class Page(In):
+class PageQuery(In):
     cursor: Annotated[str, Meta(max_length=4096)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MANY)] = 100
 
 
-class JobsQuery(Page):
+class JobsQuery(PageQuery):
     state: StateName | None = None
     queue: Name | None = None
     task: Name | None = None
@@ -215,6 +250,14 @@ class JobsQuery(Page):
     ) = None
     group: Word | None = None
     key: Word | None = None
+    parent: Word | None = None
+    since: (
+        Annotated[
+            str,
+            Meta(max_length=64, description="Created since then: a duration before now (30m, 2d), or a time"),
+        ]
+        | None
+    ) = None
     q: (
         Annotated[
             str,
@@ -224,6 +267,20 @@ class JobsQuery(Page):
         ]
         | None
     ) = None
+
+
+Reason = Annotated[str, Meta(max_length=1000, description="Why; shown at the job")]
+Force = Annotated[bool, Meta(description="Stop what runs at once; kill it if it is isolated")]
+
+
+class CancelQuery(In):
+    reason: Reason | None = None
+    force: Force = False
+
+
+class CancelIn(In):
+    reason: Reason = ""
+    force: Force = False
 
 
 class ResultQuery(In):
@@ -250,6 +307,10 @@ class QueueOut(Out):
     task_limits: dict[str, dict[str, Any]]
     next_due_at: datetime | None
     oldest_ready_at: datetime | None
+    dedicated: bool
+    """Served only by workers that list it by its name."""
+    workers: int
+    """Running workers that serve it."""
 
 
 class QueuesOut(Out):
@@ -281,15 +342,20 @@ class LimitsIn(In):
     max_ready: Positive | UnsetType | None = UNSET
     overflow: Overflow | UnsetType | None = UNSET
     group_running: Positive | UnsetType | None = UNSET
+    dedicated: bool | UnsetType | None = UNSET
 
 
-class Changed(Out):
+class ChangedOut(Out):
     """What a change did, or would do. `ids` are the first thousand at most."""
 
-    count: int
+    changed: int
+    """How many jobs."""
     ids: list[str]
     refused: dict[str, str]
     dry_run: bool
+
+
+ChangedOut.__name__ = "Changed"  # the published name of its schema
 
 
 class ExecutorOut(Out):
@@ -320,6 +386,9 @@ class WorkerOut(Out):
     started_at: datetime
     seen_at: datetime
     executors: list[ExecutorOut]
+    average: float | None = None
+    """Seconds that its runs took lately."""
+    p95: float | None = None
 
 
 class WorkersOut(Out):
@@ -338,12 +407,23 @@ class StatsOut(Out):
     """Jobs that all workers together can run at a time."""
     oldest_ready_at: datetime | None
     next_due_at: datetime | None
+    accepted: list[AcceptedOut]
+    """Jobs that were ever enqueued."""
+
+
+class AcceptedOut(Out):
+    """Jobs of one task, queue and source (`python`, `http`, `grpc`, `cli`, `schedule`) that were enqueued."""
+
+    task: str
+    queue: str
+    source: str
+    jobs: int
 
 
 # dead jobs
 
 
-class DeadQuery(Page):
+class DeadQuery(PageQuery):
     queue: Name | None = None
     task: Name | None = None
 
@@ -354,39 +434,9 @@ class DeadIn(In):
     ids: Annotated[list[Word], Meta(min_length=1, max_length=MANY)] | None = None
     queue: Name | None = None
     task: Name | None = None
-    older: Duration | None = None
+    older: JsonDuration | None = None
     all: bool = False
     dry_run: bool = False
-
-
-# schedules
-
-
-class ScheduleIn(In):
-    """A schedule to make: `cron` (with `tz`) or `every`, the call, and what its jobs are like."""
-
-    name: Name
-    task: Name
-    cron: str | None = None
-    tz: str | None = None
-    every: Duration | None = None
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    queue: Name | None = None
-    priority: Priority | None = None
-    retries: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    backoff: str | None = None
-    timeout: Duration | None = None
-    ttl: Duration | None = None
-    result_ttl: Duration | None = None
-    group: Word | None = None
-    tags: Annotated[list[Word], Meta(max_length=100)] | None = None
-    description: str | None = None
-    headers: dict[str, str] | None = None
-    jitter: Duration | None = None
-    catch_up: CatchUp | None = None
-    catch_up_cap: Positive | None = None
-    overlap: Overlapping | None = None
 
 
 # events and health

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
-from dray.serve.models import ErrorOut, Name, Word
+from dray.options import Name, Word
+from dray.serve.models import ErrorOut, In
 from dray.serve.routes import Route
 
 _REASONS: Final = {
@@ -30,12 +32,14 @@ _ALWAYS: Final = (400, 503)
 _WITH_KEY: Final = (401, 403, 422, 429)
 
 
-def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    """All of it."""
+def document(routes: Sequence[Route], version: str, root: str = "") -> dict[str, Any]:
+    """The document, as served below the path `root`."""
     shown = sorted({kind for route in routes for kind in _bodies(route)}, key=lambda kind: kind.__name__)
     asked = {route.query for route in routes if route.query is not None}
     _, schemas = msgspec.json.schema_components([*shown, *asked], ref_template="#/components/schemas/{name}")
+    _allow_any_content(schemas)
     queries = {kind: schemas.pop(kind.__name__) for kind in asked}
+    _require_defaults(schemas)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, queries)
@@ -47,7 +51,7 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
             "description": "A distributed task queue for Python.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": quote(root.rstrip("/")) or "/"}],
         "paths": paths,
         "components": {
             "schemas": schemas,
@@ -57,6 +61,40 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def _allow_any_content(schema: Any) -> None:
+    """Generators of clients need it said that a list or an object may hold anything."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "array":
+            schema.setdefault("items", {})
+        if schema.get("type") == "object" and "properties" not in schema:
+            schema.setdefault("additionalProperties", True)
+        for inner in schema.values():
+            _allow_any_content(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _allow_any_content(inner)
+
+
+def _require_defaults(schemas: dict[str, dict[str, Any]]) -> None:
+    """A field with a default may be left out of a request, and is in every reply.
+
+    Generators of clients take a field with a default for one that is always there; so none is named.
+    """
+    requests = {kind.__name__ for kind in _subclasses(In)}
+    for name, schema in schemas.items():
+        has_default = [field for field, kind in schema.get("properties", {}).items() if "default" in kind]
+        for field in has_default:
+            del schema["properties"][field]["default"]
+        if has_default and name not in requests:
+            schema["required"] = [*schema.get("required", ()), *has_default]
+
+
+def _subclasses(base: type[In]) -> Iterator[type[In]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _subclasses(kind)
 
 
 def _bodies(route: Route) -> Iterable[type[msgspec.Struct]]:
@@ -87,7 +125,12 @@ def _operation(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]]
 
 def _parameters(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": _WORD if name == "id" else _NAME}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": _WORD if name == "id" else _NAME,
+        }
         for name in route.parameters
     ]
     if route.query is not None:
@@ -98,7 +141,7 @@ def _parameters(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]
                 "name": name,
                 "in": "query",
                 "required": name in required,
-                "schema": _without_null(kind) if name in required else _or_empty(_without_null(kind)),
+                "schema": _without_null(kind) if name in required else _allow_empty(_without_null(kind)),
             }
             for name, kind in schema["properties"].items()
         ]
@@ -109,8 +152,8 @@ def _parameters(route: Route, queries: dict[type[msgspec.Struct], dict[str, Any]
     return found
 
 
-def _or_empty(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter without a value is as good as none."""
+def _allow_empty(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter may be given without a value; then it counts as not given."""
     described: dict[str, Any] = {
         name: schema.pop(name) for name in ("description", "default") if name in schema
     }
@@ -118,7 +161,7 @@ def _or_empty(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter that is not given is not there; it is never null."""
+    """A parameter may be left out, but is never null."""
     shown = {name: value for name, value in schema.items() if not (name == "default" and value is None)}
     if "enum" in shown:
         shown["enum"] = [value for value in shown["enum"] if value is not None]

@@ -1,23 +1,28 @@
-"""Queues, workers and sums over HTTP."""
+"""Queues, workers and statistics over HTTP."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
+from dray.admin.queues import LimitOptions
+from dray.admin.selection import ChangeResult
 from dray.broker.verbs import Pause, QueueInfo
+from dray.documents.queue_state import is_dedicated
+from dray.documents.worker_registry import WorkerInfo
 from dray.info import moment, plain
 from dray.job import State, check_name
-from dray.operate import Changed as Change
-from dray.operate import Limit
-from dray.roster import WorkerInfo
-from dray.serve.callers import Caller
+from dray.serve.auth import Caller
+from dray.serve.errors import forbidden
+from dray.serve.http_request import HttpRequest
 from dray.serve.models import (
     MANY,
-    Changed,
+    AcceptedOut,
+    ChangedOut,
     LimitsIn,
     PauseIn,
     PauseOut,
@@ -29,14 +34,14 @@ from dray.serve.models import (
     WorkerOut,
     WorkersOut,
 )
-from dray.serve.refusals import forbidden
-from dray.serve.routes import Ask, Reply, Route
+from dray.serve.routes import Reply, Route
+from dray.stats.arrivals import Counts
 
 _STATES: Final = tuple(state for state in State if state is not State.NOT_FOUND)
 
 
-def queue_out(info: QueueInfo, caller: Caller) -> QueueOut:
-    """A queue as a caller may see it: tasks that are none of its business are left out."""
+def queue_out(info: QueueInfo, caller: Caller, workers: Sequence[WorkerInfo]) -> QueueOut:
+    """A queue, without the tasks that are outside the caller's limits."""
     return QueueOut(
         name=info.name,
         counts={str(state): info.counts.get(state, 0) for state in _STATES},
@@ -50,6 +55,8 @@ def queue_out(info: QueueInfo, caller: Caller) -> QueueOut:
         },
         next_due_at=_moment(info.next_due),
         oldest_ready_at=_moment(info.oldest_ready),
+        dedicated=is_dedicated(info, workers),
+        workers=sum(worker.state == "running" and worker.serves_queue(info.name) for worker in workers),
     )
 
 
@@ -61,69 +68,72 @@ def _moment(ms: int | None) -> datetime | None:
     return None if ms is None else moment(ms)
 
 
-async def _queues(ask: Ask) -> list[QueueInfo]:
-    return [info for info in await ask.app.queues.alist() if ask.caller.reaches(queue=info.name)]
+async def _queues(request: HttpRequest) -> list[QueueInfo]:
+    return [info for info in await request.app.queues.alist() if request.caller.reaches(queue=info.name)]
 
 
-async def list_queues(ask: Ask) -> Reply:
-    return Reply(QueuesOut(queues=[queue_out(info, ask.caller) for info in await _queues(ask)]))
+async def list_queues(request: HttpRequest) -> Reply:
+    workers = await request.app.workers.alist()
+    return Reply(
+        QueuesOut(queues=[queue_out(info, request.caller, workers) for info in await _queues(request)])
+    )
 
 
-def _scope(ask: Ask, task: str | None) -> str:
+def _scope(request: HttpRequest, task: str | None) -> str:
     """The queue that the path names. A key for certain tasks may not act on a whole queue."""
-    queue = check_name("queue", ask.path["queue"])
-    ask.caller.need(queue, task)
-    if task is None and ask.caller.tasks is not None:
+    queue = check_name("queue", request.path["queue"])
+    request.caller.need(queue, task)
+    if task is None and request.caller.tasks is not None:
         raise forbidden("this key is for certain tasks: name one of them", "task")
     return queue
 
 
-async def _as_it_stands(ask: Ask, queue: str) -> Reply:
-    infos = await ask.app.queues.alist()
+async def _queue_reply(request: HttpRequest, queue: str) -> Reply:
+    infos = await request.app.queues.alist()
     info = next((info for info in infos if info.name == queue), QueueInfo(name=queue, counts={}))
-    return Reply(queue_out(info, ask.caller))
+    return Reply(queue_out(info, request.caller, await request.app.workers.alist()))
 
 
-async def pause(ask: Ask) -> Reply:
+async def pause(request: HttpRequest) -> Reply:
     """Hand out nothing of the queue (or of one task in it); running jobs finish, new ones are accepted."""
-    given: PauseIn = ask.body
-    queue = _scope(ask, given.task)
-    await ask.app.queues.apause(queue, task=given.task, reason=given.reason, by=ask.caller.name)
-    return await _as_it_stands(ask, queue)
+    given: PauseIn = request.body
+    queue = _scope(request, given.task)
+    await request.app.queues.apause(queue, task=given.task, reason=given.reason, by=request.caller.name)
+    return await _queue_reply(request, queue)
 
 
-async def resume(ask: Ask) -> Reply:
-    given: ResumeIn = ask.body
-    queue = _scope(ask, given.task)
-    await ask.app.queues.aresume(queue, task=given.task)
-    return await _as_it_stands(ask, queue)
+async def resume(request: HttpRequest) -> Reply:
+    given: ResumeIn = request.body
+    queue = _scope(request, given.task)
+    await request.app.queues.aresume(queue, task=given.task)
+    return await _queue_reply(request, queue)
 
 
-async def limit(ask: Ask) -> Reply:
+async def limit(request: HttpRequest) -> Reply:
     """Set limits, for all workers at once; they win over what tasks declare."""
-    given: LimitsIn = ask.body
-    queue = _scope(ask, given.task)
-    named = {name: getattr(given, name) for name in Limit.__annotations__}
-    limits: Limit = {  # type: ignore[assignment]  # the names are those of Limit
+    given: LimitsIn = request.body
+    queue = _scope(request, given.task)
+    named = {name: getattr(given, name) for name in LimitOptions.__annotations__}
+    limits: LimitOptions = {  # type: ignore[assignment]  # the names are those of LimitOptions
         name: value for name, value in named.items() if value is not msgspec.UNSET
     }
-    await ask.app.queues.alimit(queue, task=given.task, **limits)
-    return await _as_it_stands(ask, queue)
+    await request.app.queues.alimit(queue, task=given.task, **limits)
+    return await _queue_reply(request, queue)
 
 
-async def purge(ask: Ask) -> Reply:
+async def purge(request: HttpRequest) -> Reply:
     """Delete what waits in the queue; what runs is left alone."""
-    given: PurgeIn = ask.body
-    queue = _scope(ask, given.task)
+    given: PurgeIn = request.body
+    queue = _scope(request, given.task)
     chosen: dict[str, Any] = {} if given.states is None else {"states": given.states}
-    done = await ask.app.queues.apurge(queue, task=given.task, dry_run=given.dry_run, **chosen)
+    done = await request.app.queues.apurge(queue, task=given.task, dry_run=given.dry_run, **chosen)
     return Reply(changed_out([done], given.dry_run))
 
 
-def changed_out(done: list[Change], dry_run: bool) -> Changed:
+def changed_out(done: list[ChangeResult], dry_run: bool) -> ChangedOut:
     ids = [id for one in done for id in one.ids]
     refused = {id: why for one in done for id, why in one.refused.items()}
-    return Changed(count=len(ids), ids=ids[:MANY], refused=refused, dry_run=dry_run)
+    return ChangedOut(changed=len(ids), ids=ids[:MANY], refused=refused, dry_run=dry_run)
 
 
 # workers
@@ -134,7 +144,7 @@ def worker_out(info: WorkerInfo, caller: Caller) -> WorkerOut:
     return msgspec.convert(
         shown
         | {
-            "queues": [name for name in info.queues if caller.reaches(queue=name)],
+            "queues": _served(info, caller),
             "tasks": [name for name in info.tasks if caller.reaches(task=name)],
             "running": info.running,
             "started_at": moment(info.started),
@@ -144,20 +154,27 @@ def worker_out(info: WorkerInfo, caller: Caller) -> WorkerOut:
     )
 
 
-async def _workers(ask: Ask) -> list[WorkerInfo]:
-    """Those that serve a queue of the caller's."""
-    found = await ask.app.workers.alist()
-    if ask.caller.queues is None:
+def _served(info: WorkerInfo, caller: Caller) -> list[str]:
+    """The queues that a worker serves, as far as the caller may see them."""
+    if caller.queues is None:
+        return list(info.queues)
+    return [queue for queue in sorted(caller.queues) if info.serves_queue(queue)]
+
+
+async def _workers(request: HttpRequest) -> list[WorkerInfo]:
+    """The workers that serve a queue of the caller's."""
+    found = await request.app.workers.alist()
+    if request.caller.queues is None:
         return found
-    return [info for info in found if ask.caller.queues & set(info.queues)]
+    return [info for info in found if _served(info, request.caller)]
 
 
-async def list_workers(ask: Ask) -> Reply:
-    return Reply(WorkersOut(workers=[worker_out(info, ask.caller) for info in await _workers(ask)]))
+async def list_workers(request: HttpRequest) -> Reply:
+    return Reply(WorkersOut(workers=[worker_out(info, request.caller) for info in await _workers(request)]))
 
 
-async def stats(ask: Ask) -> Reply:
-    infos, workers = await _queues(ask), await _workers(ask)
+async def stats(request: HttpRequest) -> Reply:
+    infos, workers = await _queues(request), await _workers(request)
     counts: Counter[State] = Counter()
     for info in infos:
         counts.update(info.counts)
@@ -172,73 +189,63 @@ async def stats(ask: Ask) -> Reply:
                 min((info.oldest_ready for info in infos if info.oldest_ready), default=None)
             ),
             next_due_at=_moment(min((info.next_due for info in infos if info.next_due), default=None)),
+            accepted=_accepted(request, (await request.app.astats()).accepted),
         )
     )
 
 
+def _accepted(request: HttpRequest, counts: Counts) -> list[AcceptedOut]:
+    return [
+        AcceptedOut(task=task, queue=queue, source=source, jobs=jobs)
+        for task, queues in sorted(counts.items())
+        for queue, sources in sorted(queues.items())
+        for source, jobs in sorted(sources.items())
+        if request.caller.reaches(queue, task)
+    ]
+
+
 ROUTES: Final = (
+    Route("GET", "/api/queues", list_queues, "read", "How queues stand", {200: QueuesOut}),
     Route(
-        method="GET",
-        path="/api/queues",
-        handler=list_queues,
-        role="read",
-        summary="How queues stand",
-        replies={200: QueuesOut},
-    ),
-    Route(
-        method="POST",
-        path="/api/queues/{queue}/pause",
-        handler=pause,
-        role="admin",
-        summary="Pause a queue, or one task in it",
+        "POST",
+        "/api/queues/{queue}/pause",
+        pause,
+        "admin",
+        "Pause a queue, or one task in it",
+        {200: QueueOut},
         body=PauseIn,
         body_needed=False,
-        replies={200: QueueOut},
     ),
     Route(
-        method="POST",
-        path="/api/queues/{queue}/resume",
-        handler=resume,
-        role="admin",
-        summary="Undo a pause",
+        "POST",
+        "/api/queues/{queue}/resume",
+        resume,
+        "admin",
+        "Undo a pause",
+        {200: QueueOut},
         body=ResumeIn,
         body_needed=False,
-        replies={200: QueueOut},
     ),
     Route(
-        method="POST",
-        path="/api/queues/{queue}/purge",
-        handler=purge,
-        role="admin",
-        summary="Delete what waits in a queue",
+        "POST",
+        "/api/queues/{queue}/purge",
+        purge,
+        "admin",
+        "Delete what waits in a queue",
+        {200: ChangedOut},
         body=PurgeIn,
         body_needed=False,
-        replies={200: Changed},
         bulk=True,
     ),
     Route(
-        method="PUT",
-        path="/api/queues/{queue}/limits",
-        handler=limit,
-        role="admin",
-        summary="Set limits of a queue, or of one task in it",
+        "PUT",
+        "/api/queues/{queue}/limits",
+        limit,
+        "admin",
+        "Set limits of a queue, or of one task in it",
+        {200: QueueOut},
         body=LimitsIn,
-        replies={200: QueueOut},
     ),
-    Route(
-        method="GET",
-        path="/api/workers",
-        handler=list_workers,
-        role="read",
-        summary="Who is at work",
-        replies={200: WorkersOut},
-    ),
-    Route(
-        method="GET",
-        path="/api/stats",
-        handler=stats,
-        role="read",
-        summary="How everything stands, summed up",
-        replies={200: StatsOut},
-    ),
+    Route("GET", "/api/workers", list_workers, "read", "Who is at work", {200: WorkersOut}),
+    Route("GET", "/api/stats", stats, "read", "How everything stands, summed up", {200: StatsOut}),
 )

@@ -10,13 +10,12 @@ import msgspec
 from dray.errors import ScheduleNotFound
 from dray.info import plain
 from dray.job import check_name
-from dray.schedules import ScheduleInfo
+from dray.schedules.api import ScheduleInfo
+from dray.serve.enqueue import check_call
+from dray.serve.errors import Refused
+from dray.serve.http_request import HttpRequest
 from dray.serve.models import Out, PauseIn, PauseOut, ScheduleIn, Submitted
-from dray.serve.refusals import Refused
-from dray.serve.routes import Ask, Reply, Route
-from dray.serve.submit import check_call
-
-_NOT_OPTIONS: Final = frozenset({"name", "task", "args", "kwargs"})
+from dray.serve.routes import Reply, Route
 
 
 class ScheduleOut(Out):
@@ -51,130 +50,112 @@ class SchedulesOut(Out):
     schedules: list[ScheduleOut]
 
 
-class Done(Out):
+class DeletedOut(Out):
     name: str
     deleted: bool
+
+
+DeletedOut.__name__ = "Done"  # the published name of its schema
 
 
 def schedule_out(info: ScheduleInfo) -> ScheduleOut:
     return msgspec.convert(plain(info), ScheduleOut)
 
 
-async def _seen(ask: Ask) -> ScheduleInfo:
-    """The schedule that the path names; one that is none of the caller's business does not exist for it."""
-    name = check_name("name", ask.path["name"])
+async def _find(request: HttpRequest) -> ScheduleInfo:
+    """The schedule that the path names; one outside the caller's limits does not exist for it."""
+    name = check_name("name", request.path["name"])
     try:
-        info = await ask.app.schedules.aget(name)
-        if ask.caller.reaches(info.queue, info.task):
+        info = await request.app.schedules.aget(name)
+        if request.caller.reaches(info.queue, info.task):
             return info
     except ScheduleNotFound:
         pass
     raise Refused(404, "schedule_not_found", f"no schedule is named {name}")
 
 
-async def list_schedules(ask: Ask) -> Reply:
-    found = await ask.app.schedules.alist()
-    shown = [schedule_out(info) for info in found if ask.caller.reaches(info.queue, info.task)]
+async def list_schedules(request: HttpRequest) -> Reply:
+    found = await request.app.schedules.alist()
+    shown = [schedule_out(info) for info in found if request.caller.reaches(info.queue, info.task)]
     return Reply(SchedulesOut(schedules=shown))
 
 
-async def create(ask: Ask) -> Reply:
+async def create(request: HttpRequest) -> Reply:
     """Make a schedule: `cron` (with `tz`) or `every`, and what its jobs are like."""
-    given: ScheduleIn = ask.body
-    args, kwargs = check_call(ask.app, ask.caller, given)
-    said: dict[str, Any] = {
-        name: value
-        for name in given.__struct_fields__
-        if name not in _NOT_OPTIONS and (value := getattr(given, name)) is not None
-    }
-    made = await ask.app.schedules.acreate(given.name, given.task, args=args, kwargs=kwargs, **said)
+    given: Any = request.body
+    options = given.options()
+    args, kwargs = check_call(request.app, request.caller, given, options.get("queue"))
+    made = await request.app.schedules.acreate(given.name, given.task, args=args, kwargs=kwargs, **options)
     return Reply(schedule_out(made), 201)
 
 
-async def pause(ask: Ask) -> Reply:
+async def pause(request: HttpRequest) -> Reply:
     """Make no jobs until it is resumed."""
-    given: PauseIn = ask.body
+    given: PauseIn = request.body
     if given.task is not None:
         raise Refused(422, "invalid_task", "a schedule is paused as a whole", "task")
-    info = await _seen(ask)
+    info = await _find(request)
     return Reply(
-        schedule_out(await ask.app.schedules.apause(info.name, reason=given.reason, by=ask.caller.name))
+        schedule_out(
+            await request.app.schedules.apause(info.name, reason=given.reason, by=request.caller.name)
+        )
     )
 
 
-async def resume(ask: Ask) -> Reply:
+async def resume(request: HttpRequest) -> Reply:
     """Undo a pause; ticks that passed meanwhile are gone."""
-    info = await _seen(ask)
-    return Reply(schedule_out(await ask.app.schedules.aresume(info.name)))
+    info = await _find(request)
+    return Reply(schedule_out(await request.app.schedules.aresume(info.name)))
 
 
-async def trigger(ask: Ask) -> Reply:
+async def trigger(request: HttpRequest) -> Reply:
     """Enqueue one job of it now, also while it is paused."""
-    info = await _seen(ask)
-    job = await ask.app.schedules.atrigger(info.name)
+    info = await _find(request)
+    job = await request.app.schedules.atrigger(info.name)
     status = job.accepted or await job.astatus()
     return Reply(Submitted(id=job.id, status=status, duplicate=job.duplicate), 201)
 
 
-async def delete(ask: Ask) -> Reply:
+async def delete(request: HttpRequest) -> Reply:
     """Forget a schedule; its jobs stay. One that code declares comes back when a worker starts."""
-    info = await _seen(ask)
-    await ask.app.schedules.adelete(info.name)
-    return Reply(Done(name=info.name, deleted=True))
+    info = await _find(request)
+    await request.app.schedules.adelete(info.name)
+    return Reply(DeletedOut(name=info.name, deleted=True))
 
 
 ROUTES: Final = (
     Route(
-        method="GET",
-        path="/api/schedules",
-        handler=list_schedules,
-        role="read",
-        summary="Schedules and how they stand",
-        replies={200: SchedulesOut},
+        "GET", "/api/schedules", list_schedules, "read", "Schedules and how they stand", {200: SchedulesOut}
     ),
     Route(
-        method="POST",
-        path="/api/schedules",
-        handler=create,
-        role="admin",
-        summary="Make a schedule",
+        "POST",
+        "/api/schedules",
+        create,
+        "admin",
+        "Make a schedule",
+        {201: ScheduleOut},
         body=ScheduleIn,
-        replies={201: ScheduleOut},
         errors=(409,),
     ),
     Route(
-        method="POST",
-        path="/api/schedules/{name}/pause",
-        handler=pause,
-        role="admin",
-        summary="Pause a schedule",
+        "POST",
+        "/api/schedules/{name}/pause",
+        pause,
+        "admin",
+        "Pause a schedule",
+        {200: ScheduleOut},
         body=PauseIn,
         body_needed=False,
-        replies={200: ScheduleOut},
     ),
+    Route("POST", "/api/schedules/{name}/resume", resume, "admin", "Undo a pause", {200: ScheduleOut}),
     Route(
-        method="POST",
-        path="/api/schedules/{name}/resume",
-        handler=resume,
-        role="admin",
-        summary="Undo a pause",
-        replies={200: ScheduleOut},
-    ),
-    Route(
-        method="POST",
-        path="/api/schedules/{name}/trigger",
-        handler=trigger,
-        role="admin",
-        summary="Enqueue one job of a schedule now",
-        replies={201: Submitted},
+        "POST",
+        "/api/schedules/{name}/trigger",
+        trigger,
+        "admin",
+        "Enqueue one job of a schedule now",
+        {201: Submitted},
         errors=(409,),
     ),
-    Route(
-        method="DELETE",
-        path="/api/schedules/{name}",
-        handler=delete,
-        role="admin",
-        summary="Forget a schedule",
-        replies={200: Done},
-    ),
+    Route("DELETE", "/api/schedules/{name}", delete, "admin", "Forget a schedule", {200: DeletedOut}),
 )

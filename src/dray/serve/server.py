@@ -12,14 +12,17 @@ from typing import Final
 
 import uvicorn
 
+from dray.admin.api_keys import keys_in_settings
 from dray.app import App
-from dray.errors import DrayError
-from dray.keys import keys_in_settings
-from dray.serve.beside import Beside
-from dray.serve.http import Service
-from dray.serve.shields import LOOPBACK, is_loopback
+from dray.errors import BrokerError, DrayError
+from dray.serve.auth import Access
+from dray.serve.browser_security import LOOPBACK, is_loopback
+from dray.serve.connections import allowed_connections
+from dray.serve.grpc_sidecar import GrpcSidecar
+from dray.serve.http import HttpService
+from dray.serve.http_listener import HttpListener, HttpProtocol
 from dray.settings import Settings
-from dray.worker.loops import new_event_loop
+from dray.worker.process import new_event_loop
 
 BACKLOG: Final = 1024
 KEEP_ALIVE: Final = 75
@@ -28,37 +31,49 @@ Announce = Callable[[str], None]
 log = logging.getLogger("dray.serve")
 
 
-def check_safe(app: App, host: str, *, insecure: bool) -> bool:
-    """Whether the server is open to all who reach it; refused where that may be more than this machine."""
-    configured = keys_in_settings(app.settings.api_keys)  # wrong ones are refused here, whatever the address
+def check_safe(app: App, host: str, *, insecure: bool) -> Access:
+    """Whether callers need a key. Without any keys, an address that other machines reach is refused."""
+    configured = keys_in_settings(app.settings.api_keys)  # invalid ones are refused at any address
     if insecure or is_loopback(host):
-        return True
+        return "keyless"
     if not configured and not app.keys.list():
         raise DrayError(
             f"{host} can be reached from other machines, and there are no keys: everybody could do all.\n"
             "  `dray keys create NAME --role admin` makes a key, DRAY_API_KEYS names some;\n"
             "  --http 127.0.0.1:8000 is for this machine alone; --insecure starts it all the same"
         )
-    return False
+    return "closed"
+
+
+async def _check_keys(app: App) -> None:
+    """Learn early that there are keys, as the broker may lose its data; log if no caller can be answered."""
+    with contextlib.suppress(BrokerError):
+        stored = await app.keys.alist()
+        if app.keys.ever and not stored and not app.settings.api_keys:
+            log.warning(
+                "there were keys and now there are none: the server answers nobody until"
+                " `dray keys create NAME --role admin` makes one"
+            )
 
 
 def serve(app: App, *, insecure: bool = False, announce: Announce = log.info) -> int:
-    """Serve until SIGTERM or SIGINT; a second signal does not wait for requests that are being worked on."""
+    """Serve until SIGTERM or SIGINT; a second signal does not wait for requests in progress."""
     settings = app.settings
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it says of itself we say in our own words
+    # We announce ourselves; and its line for each malformed request could fill the log.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     host, _, port = settings.http.rpartition(":")
-    open = check_safe(app, host, insecure=insecure)
+    access = check_safe(app, host, insecure=insecure)
     listening = _bind(host.strip("[]"), int(port))
     try:
-        service = Service(app, open=open, hosts=_hosts(settings, host))
-        beside = Beside(app, insecure=insecure)
-        server = _Server(_config(service, settings), service, beside)
+        service = HttpService(app, access=access, hosts=_hosts(settings, host))
+        sidecar = GrpcSidecar(app, insecure=insecure)
+        server = _Server(_config(service, settings), service, sidecar)
         scheme = "https" if settings.tls_cert else "http"
         shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
         address = f"{scheme}://{shown}:{listening.getsockname()[1]}"
         hello = f"dray server: {address}/api, for {app.name}; stop it with Ctrl-C"
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_run(server, beside, listening, [hello], announce))
+            runner.run(_run(app, server, sidecar, listening, [hello], announce))
     finally:
         listening.close()
     announce("dray server: stopped")
@@ -66,26 +81,33 @@ def serve(app: App, *, insecure: bool = False, announce: Announce = log.info) ->
 
 
 async def _run(
-    server: _Server, beside: Beside, listening: socket.socket, lines: list[str], announce: Announce
+    app: App,
+    server: _Server,
+    sidecar: GrpcSidecar,
+    listening: socket.socket,
+    lines: list[str],
+    announce: Announce,
 ) -> None:
-    await beside.start()
+    await sidecar.start()
+    checking = asyncio.ensure_future(_check_keys(app))
     try:
-        for line in (*lines, *beside.lines):
+        for line in (*lines, *sidecar.lines):
             announce(line)
         await server.serve(sockets=[listening])
     finally:
-        await beside.stop()
+        checking.cancel()
+        await sidecar.stop()
 
 
 def _hosts(settings: Settings, host: str) -> frozenset[str] | None:
-    """The names it answers to; None: any."""
+    """The host names it answers to; None: any."""
     if is_loopback(host):
         return frozenset({*LOOPBACK, host.lower(), *settings.allowed_hosts})
     return frozenset({host.lower(), *LOOPBACK, *settings.allowed_hosts}) if settings.allowed_hosts else None
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Listen here, so that an address in use is an error of ours, and the port is known when it is said."""
+    """Listen before uvicorn does, so that an address in use is our error, and the port can be announced."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -98,10 +120,11 @@ def _bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _config(service: Service, settings: Settings) -> uvicorn.Config:
+def _config(service: HttpService, settings: Settings) -> uvicorn.Config:
     try:
         config = uvicorn.Config(
             service,
+            http=HttpProtocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -121,11 +144,26 @@ def _config(service: Service, settings: Settings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with streams that end when it stops and an exit that is no failure."""
+    """uvicorn with our listener, which ends streams when it stops and does not exit with a failure."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, beside: Beside) -> None:
+    def __init__(self, config: uvicorn.Config, service: HttpService, sidecar: GrpcSidecar) -> None:
         super().__init__(config)
-        self._service, self._beside = service, beside
+        self._service, self._sidecar = service, sidecar
+        self._listeners: list[HttpListener] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve with our own listeners: those of uvicorn and asyncio accept without a limit."""
+        await super().startup(sockets=[])
+        most, _ = allowed_connections()
+        self._listeners = [HttpListener(one, self.config.ssl, self._protocol, most) for one in sockets or ()]
+
+    def _protocol(self) -> HttpProtocol:
+        return HttpProtocol(self.config, self.server_state, self.lifespan.state)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in self._listeners:
+            listener.close()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -142,4 +180,4 @@ class _Server(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         self._service.close()
-        self._beside.stop_soon()
+        self._sidecar.stop_soon()

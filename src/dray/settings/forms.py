@@ -1,14 +1,15 @@
-"""The forms a setting's value can have: how text or a plain value is read, what is allowed, how it is shown.
+"""Forms of settings: how a value is read, what is allowed, how it is shown.
 
-The same value may come from a keyword, from the environment (always text) or from a file, so every form reads
-text as well as the plain type. A value that cannot be read is a `ValueError`; the caller names the setting.
+A value comes from a keyword, the environment (always text) or a file, so every form reads text as well as the
+plain type. A value that cannot be read is a `ValueError`; the caller names the setting.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -16,7 +17,9 @@ import msgspec
 from dray.duration import MAX_DURATION, format_duration, parse_duration
 from dray.errors import InvalidInput
 from dray.job import BANDS, NAME
+from dray.passwords import hide_password
 from dray.policy import Backoff, Rate
+from dray.settings.queue_choice import is_entry
 
 NONE: Final = frozenset({"none", "never", "off"})
 """Texts for "no value", where a setting may have none: neither the environment nor TOML has a null."""
@@ -78,11 +81,21 @@ def duration(least: int = 1, most: int = MAX_DURATION) -> Form:
     limits = f"from {format_duration(least)}" if least else "0 or more"
     if most != MAX_DURATION:
         limits += f" to {format_duration(most)}"
-    return Form(f"a duration (seconds, 30s, 5m, 1h30m, 250ms, 2d), {limits},", read, _shown_duration)
+    return Form(f"a duration (seconds, 30s, 5m, 1h30m, 250ms, 2d), {limits},", read, _show(format_duration))
 
 
-def _shown_duration(value: object) -> str:
-    return format_duration(value) if isinstance(value, int) else str(value)
+def _show(text_of: Callable[[int], str]) -> Callable[[object], str]:
+    return lambda value: text_of(value) if isinstance(value, int) else str(value)
+
+
+def timeout() -> Form:
+    """A duration, of which 0 means no limit, as for a task."""
+    form = duration(0)
+    return Form(
+        f"{form.allowed.removesuffix(' 0 or more,')} 0 for no limit,",
+        lambda value: form.read(value) or MAX_DURATION,
+        lambda value: "0" if value == MAX_DURATION else form.show(value),
+    )
 
 
 def whole(least: int, most: int) -> Form:
@@ -100,7 +113,7 @@ def size(least: int, most: int = 1 << 40) -> Form:
     return Form(
         f"bytes, or a text like 500kB, 1MiB or 2GiB, from {format_size(least)} to {format_size(most)},",
         lambda value: _between(parse_size(value), least, most),
-        lambda value: format_size(value) if isinstance(value, int) else str(value),
+        _show(format_size),
     )
 
 
@@ -129,37 +142,37 @@ def _read_flag(value: object) -> bool:
     return word in _YES
 
 
+def _read_switch(value: object) -> bool | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() == "auto"):
+        return None
+    return _read_flag(value)
+
+
 flag: Final = Form("true or false", _read_flag, lambda value: "true" if value else "false")
+switch: Final = Form(
+    "auto, on or off",
+    _read_switch,
+    lambda value: "auto" if value is None else "on" if value else "off",
+)
 
 
-def names() -> Form:
-    """Names in an order that counts; a text separates them by commas."""
+def listed(
+    allowed: str,
+    fits: Callable[[str], object],
+    *,
+    may_be_empty: bool = True,
+    lower: bool = False,
+    show: Callable[[object], str] | None = None,
+) -> Form:
+    """Texts in an order that counts, each once; a text separates them by commas."""
 
     def read(value: object) -> tuple[str, ...]:
-        found = tuple(dict.fromkeys(_listed(value)))
-        if not found or not all(NAME.fullmatch(name) for name in found):
+        found = tuple(dict.fromkeys(text.lower() if lower else text for text in _listed(value)))
+        if not (found or may_be_empty) or not all(map(fits, found)):
             raise ValueError(value)
         return found
 
-    return Form(
-        "one or more names (1-128 characters of A-Z a-z 0-9 _ . -), separated by commas,", read, _joined
-    )
-
-
-def words() -> Form:
-    """Secrets and the like: any printable text without spaces and commas."""
-
-    def read(value: object) -> tuple[str, ...]:
-        found = tuple(dict.fromkeys(_listed(value)))
-        if not all(word.isprintable() and " " not in word and len(word) <= 256 for word in found):
-            raise ValueError(value)
-        return found
-
-    return Form("texts without spaces, separated by commas,", read, lambda value: _counted(value))
-
-
-def _counted(value: object) -> str:
-    return f"{len(value)} hidden" if isinstance(value, tuple) and value else ""
+    return Form(f"{allowed}, separated by commas,", read, show or _joined)
 
 
 def _listed(value: object) -> list[str]:
@@ -177,6 +190,33 @@ def _listed(value: object) -> list[str]:
 
 def _joined(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+names: Final = listed(
+    "one or more names (1-128 characters of A-Z a-z 0-9 _ . -)", NAME.fullmatch, may_be_empty=False
+)
+queues: Final = listed(
+    "all, or one or more names (1-128 characters of A-Z a-z 0-9 _ . -) or patterns with * and ?",
+    is_entry,
+    may_be_empty=False,
+    show=lambda value: _joined(value) or "those of the app's tasks",
+)
+modules: Final = listed(
+    "names of modules like proj.tasks", lambda name: all(part.isidentifier() for part in name.split("."))
+)
+secrets: Final = listed(
+    "texts without spaces",
+    lambda text: text.isprintable() and " " not in text and len(text) <= 256,
+    show=lambda value: f"{len(value)} hidden" if isinstance(value, tuple) and value else "",
+)
+hosts: Final = listed(
+    "names of hosts, without ports", re.compile(r"[a-z0-9_.-]{1,253}|\[[0-9a-f:.]+\]").fullmatch, lower=True
+)
+origins: Final = listed(
+    "origins like https://app.example.org",
+    re.compile(r"https?://[a-z0-9_.-]{1,253}(:[0-9]{1,5})?").fullmatch,
+    lower=True,
+)
 
 
 def read_priorities(value: object) -> frozenset[int]:
@@ -226,36 +266,42 @@ priorities: Final = Form(
 )
 
 
-def name() -> Form:
-    def read(value: object) -> str:
-        word = value.strip() if isinstance(value, str) else ""
-        if not NAME.fullmatch(word):
-            raise ValueError(value)
-        return word
-
-    return Form("1-128 characters of A-Z a-z 0-9 _ . -", read)
+def _read_name(value: object) -> str:
+    word = value.strip() if isinstance(value, str) else ""
+    if not NAME.fullmatch(word):
+        raise ValueError(value)
+    return word
 
 
-def url(*schemes: str) -> Form:
+name: Final = Form("1-128 characters of A-Z a-z 0-9 _ . -", _read_name)
+
+
+class Later(ValueError):
+    """A value that dray does not support yet; the message says what to use instead."""
+
+
+def later(reason: str) -> Form:
+    """A setting that nothing reads yet: every value is refused."""
+
+    def read(value: object) -> None:
+        if value is not None and not (isinstance(value, str) and value.strip().lower() in NONE):
+            raise Later(reason)
+
+    return Form("none", read, lambda value: "none")
+
+
+def url(*schemes: str, later: Mapping[str, str] = MappingProxyType({})) -> Form:
     def read(value: object) -> str:
         text = value.strip() if isinstance(value, str) else ""
         match = _URL.fullmatch(text.replace(" ", "_"))
+        if match is not None and match[1] in later:
+            raise Later(later[match[1]])
         if match is None or match[1] not in schemes:
             raise ValueError(value)
         return text
 
     starts = ", ".join(f"{scheme}://" for scheme in schemes)
     return Form(f"a URL that starts with one of {starts}", read, lambda value: hide_password(str(value)))
-
-
-def hide_password(text: str) -> str:
-    """A URL as it may be shown or logged.
-
-    >>> hide_password("redis://me:secret@host:6379/0")
-    'redis://me:***@host:6379/0'
-    """
-    text = re.sub(r"(://[^/?#@:\s]*):[^/?#\s]*@", r"\1:***@", text)
-    return re.sub(r"([?&](?:password|auth|token)=)[^&#\s]*", r"\1***", text, flags=re.IGNORECASE)
 
 
 def _read_address(value: object) -> str:
@@ -293,24 +339,6 @@ def _read_rate(value: object) -> str:
 rate: Final = Form("a rate like 100/s, 1000/m or, with a burst, 1000/m+50,", _read_rate)
 
 
-def _matching(pattern: re.Pattern[str], allowed: str) -> Form:
-    """Texts of one shape, separated by commas."""
-
-    def read(value: object) -> tuple[str, ...]:
-        found = tuple(dict.fromkeys(text.lower() for text in _listed(value)))
-        if not all(pattern.fullmatch(text) for text in found):
-            raise ValueError(value)
-        return found
-
-    return Form(f"{allowed}, separated by commas,", read, _joined)
-
-
-hosts: Final = _matching(re.compile(r"[a-z0-9_.-]{1,253}|\[[0-9a-f:.]+\]"), "names of hosts, without ports")
-origins: Final = _matching(
-    re.compile(r"https?://[a-z0-9_.-]{1,253}(:[0-9]{1,5})?"), "origins like https://app.example.org"
-)
-
-
 def _read_path(value: object) -> str:
     text = os.fspath(value).strip() if isinstance(value, str | os.PathLike) else ""
     if not text or not text.isprintable():
@@ -322,7 +350,7 @@ path: Final = Form("the path of a file", _read_path)
 
 
 def optional(form: Form, default: str = "none") -> Form:
-    """The form, or nothing: None, or the text `none`. `default` is what nothing is shown as."""
+    """The form, or none: None, or the text `none`. `default` is how none is shown."""
 
     def read(value: object) -> object:
         if value is None or (isinstance(value, str) and value.strip().lower() in NONE | {default}):

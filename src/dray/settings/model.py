@@ -1,4 +1,4 @@
-"""`Settings`: the values a program runs with, checked and in the units dray counts in."""
+"""`Settings`: the values a program runs with, checked and in the units of dray."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Final, Literal
 import msgspec
 
 from dray.duration import DAY, HOUR, MINUTE, SECOND
-from dray.policy import Retention
+from dray.options import Durability
+from dray.policy import ConnectionSettings, Retention
 
 Mode = Literal["thin", "default", "specialized", "job-specialized", "scheduler-only"]
 SCHEDULING_MODES: Final[tuple[Mode, ...]] = ("thin", "default", "scheduler-only")
 LogFormat = Literal["console", "json"]
-Durability = Literal["normal", "full"]
+LogOutput = Literal["stderr", "stdout", "file"]
 
 MEBIBYTE: Final = 1024 * 1024
 
@@ -32,17 +33,21 @@ def cores() -> int:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `load` found. Lengths of time are milliseconds, sizes are bytes.
+    """The settings that `load` found. Lengths of time are milliseconds, sizes are bytes.
 
     `dray.settings.describe()` and docs/settings.md say what each one does and what it may be.
     """
 
     broker_url: str
     namespace: str
-    queues: tuple[str, ...] = ("default",)
+    queues: tuple[str, ...] = ()
+    """Empty: those that the app's tasks name, and `default`."""
     priorities: frozenset[int] | None = None
     tasks: tuple[str, ...] | None = None
+    imports: tuple[str, ...] = ()
     mode: Mode = "default"
+    scheduler: bool | None = None
+    """None: the mode decides."""
     processes: int = msgspec.field(default_factory=cores)
     concurrency: int = 32
     rate: str | None = None
@@ -86,6 +91,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str | None = None
     log_level: str = "info"
     log_format: LogFormat = "console"
+    log_output: LogOutput | None = None
+    log_file: str | None = None
     otel: bool = False
 
     def __post_init__(self) -> None:
@@ -94,15 +101,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retention(self) -> Retention:
-        """For how long a broker keeps what is finished."""
+        """How long a broker keeps finished jobs."""
         return Retention(self.result_ttl, self.error_ttl, self.done_ttl, self.dead_ttl)
 
     @property
+    def access(self) -> ConnectionSettings:
+        """Timeouts and connections for the broker."""
+        return ConnectionSettings(
+            connect_timeout=self.connect_timeout, read_timeout=self.read_timeout, pool_size=self.pool_size
+        )
+
+    @property
     def runs_jobs(self) -> bool:
-        """Whether a worker of this mode has executors."""
+        """A worker of this mode has executors."""
         return self.mode != "scheduler-only"
 
     @property
     def schedules(self) -> bool:
-        """Whether a worker of this mode makes the jobs of cron and interval schedules."""
-        return self.mode in SCHEDULING_MODES
+        """The worker makes the jobs of schedules."""
+        if self.scheduler is None or self.mode == "scheduler-only":
+            return self.mode in SCHEDULING_MODES
+        return self.scheduler

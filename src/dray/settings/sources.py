@@ -1,4 +1,4 @@
-"""Bring settings together: keyword over environment over file over default, all checked at once."""
+"""Loads settings: keyword over environment over file over default, all checked at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from urllib.parse import quote
 import msgspec
 
 from dray.errors import InvalidInput, InvalidSettings, SettingsWarning
-from dray.settings.files import File, project_folder, read_folder
-from dray.settings.forms import hide_password
+from dray.settings.files import File, check_owner, project_folder, read_folder
+from dray.settings.forms import Later
 from dray.settings.model import Settings
 from dray.settings.table import TABLE, THIN_CONCURRENCY, show, variable
 
@@ -24,17 +24,17 @@ KEYWORD: Final = "keyword"
 DEFAULT: Final = "default"
 _BY_MODE: Final = "mode"
 _FOR_JOBS: Final = ("queues", "priorities", "tasks", "processes", "concurrency", "rate")
-"""What a worker that runs no jobs has no use for."""
+"""Settings without meaning for a worker that runs no jobs."""
 
 _OTHER_VARIABLES: Final = re.compile(
-    r"DRAY_(APP|DEBUG"
+    r"DRAY_(APP|DEBUG|TRUST_FOLDER"
     r"|(SIM|WALK|CHAOS|CROWD|BENCH|TEST|EXECUTOR)(_\w+)?"  # of dray's own tests and processes
-    r"|(\w+_)?SERVICE_(HOST|PORT\w*)|(\w+_)?PORT(_\d+_\w+)?)"  # Kubernetes tells of a service named dray
+    r"|(\w+_)?SERVICE_(HOST|PORT\w*)|(\w+_)?PORT(_\d+_\w+)?)"  # set by Kubernetes for a service named dray
 )
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """Settings and where each came from."""
+    """Settings and the origin of each."""
 
     settings: Settings
     origins: dict[str, str]
@@ -43,6 +43,14 @@ class Loaded(msgspec.Struct, frozen=True):
     """The project's: the nearest with pyproject.toml, dray.toml, dray.yaml or .git, else the current one."""
     app: str | None = None
     """`module:attribute` from `DRAY_APP` or the file."""
+
+    def check_place(self) -> None:
+        """Refuse to open the embedded broker where no setting names one and the folder is another user's."""
+        if self.origins["broker_url"] == DEFAULT:
+            try:
+                check_owner("broker_url", self.folder, self.folder / ".dray", os.environ)
+            except InvalidInput as problem:
+                raise InvalidSettings([(problem, DEFAULT)]) from None
 
 
 class _Given(msgspec.Struct, frozen=True):
@@ -53,7 +61,7 @@ class _Given(msgspec.Struct, frozen=True):
 
 
 class _Sources:
-    """The values as given, strongest source first, and everything that is wrong with them."""
+    """The values as given, strongest source first, and every problem found in them."""
 
     def __init__(self) -> None:
         self.given: dict[str, _Given] = {}
@@ -82,15 +90,15 @@ def load(
     environ: Mapping[str, str] | None = None,
     start: Path | None = None,
 ) -> Loaded:
-    """The settings that hold here. Everything that is wrong is told at once, as `InvalidSettings`.
+    """The settings of this program. All problems are raised together, as `InvalidSettings`.
 
-    `overrides` are keywords of the program; None there means "not given" for a
-    setting that cannot be none. `start` is where the search for a file begins, by default the current folder.
+    `overrides` are keywords of the program; None means "not given" for a setting that cannot be none. The
+    search for a file begins at `start`, by default the current folder.
     """
     environ = os.environ if environ is None else environ
     sources = _Sources()
     folder = project_folder(_start(start))
-    file = _file(folder, sources)
+    file = _file(folder, sources, environ)
     for name, value in (overrides or {}).items():
         if value is not None or name not in TABLE or _may_be_none(name):
             sources.add(name, value, KEYWORD, 3)
@@ -107,7 +115,7 @@ def load(
 
 
 def override(loaded: Loaded, values: Mapping[str, object], origin: str = COMMAND_LINE) -> Loaded:
-    """The same settings with stronger values on top; what hangs on them (mode, lease) is worked out anew."""
+    """The same settings with stronger values on top; values derived from mode and lease are derived again."""
     sources = _Sources()
     for name, value in values.items():
         sources.add(name, value, origin, 4)
@@ -145,9 +153,9 @@ def _start(start: Path | None) -> Path:
         raise InvalidSettings([(problem, "current folder")]) from error
 
 
-def _file(folder: Path, sources: _Sources) -> File | None:
+def _file(folder: Path, sources: _Sources, environ: Mapping[str, str]) -> File | None:
     try:
-        return read_folder(folder)
+        return read_folder(folder, environ)
     except InvalidInput as problem:
         sources.refuse(problem, str(folder))
         return None
@@ -159,7 +167,7 @@ def _add_environment(environ: Mapping[str, str], sources: _Sources) -> None:
         if not key.startswith("DRAY_"):
             continue
         if key in known:
-            # An empty variable is how many tools say "not set".
+            # Many tools set a variable to nothing to mean "not set".
             if environ[key].strip():
                 sources.add(known[key], environ[key], key, 2)
         elif not _OTHER_VARIABLES.fullmatch(key):
@@ -189,24 +197,26 @@ def _read_values(sources: _Sources) -> dict[str, object]:
         form = TABLE[name].form
         try:
             values[name] = form.read(given.value)
-        except (ValueError, OverflowError):
-            sources.refuse(
-                InvalidInput(name, _presentable(name, given.value), f"{form.allowed} is allowed"),
-                given.origin,
-            )
+        except (ValueError, OverflowError) as wrong:
+            reason = str(wrong) if isinstance(wrong, Later) else f"{form.allowed} is allowed"
+            sources.refuse(InvalidInput(name, _presentable(name, given.value), reason), given.origin)
     return values
 
 
 def _presentable(name: str, value: object) -> object:
     if name == "api_keys":
         return "(hidden)"
-    return hide_password(value) if isinstance(value, str) else value
+    if (
+        name.endswith("_url") and isinstance(value, str) and "://" not in value
+    ):  # no URL, yet it may hold one's login
+        return f"***@{value.rpartition('@')[2]}" if "@" in value else value
+    return value
 
 
 def _fill_in(
     values: dict[str, object], sources: _Sources, origins: dict[str, str], folder: Path, app_name: str | None
 ) -> None:
-    """The defaults that are not constants: they hang on the folder, the app, or the mode."""
+    """Fill in the defaults that depend on the folder, the app or the mode."""
     wrong = {problem.field for problem, _ in sources.problems}
     url = values.get("broker_url")
     if url is None and "broker_url" not in wrong:
@@ -221,13 +231,13 @@ def _fill_in(
             sources.refuse(InvalidInput("namespace", app_name, allowed), "the App's name")
     if values.get("mode") == "thin":
         for name, fit in (("processes", 1), ("concurrency", THIN_CONCURRENCY)):
-            # A weaker source spoke before anybody chose the mode.
+            # A value from a weaker source was not chosen with this mode in mind.
             if sources.rank(name) < sources.rank("mode"):
                 values[name], origins[name] = fit, f"{_BY_MODE} thin ({sources.origin('mode')})"
 
 
 def _from_folder(url: str, folder: Path) -> str:
-    """A relative path in a file means the same database from wherever the program is started."""
+    """A relative path in a file counts from that file's folder, wherever the program starts."""
     path = url.removeprefix("sqlite:///")
     if path == url or not path or path.startswith("/"):
         return url
@@ -235,7 +245,7 @@ def _from_folder(url: str, folder: Path) -> str:
 
 
 def _check_together(values: dict[str, object], sources: _Sources) -> None:
-    """What no single value shows."""
+    """Refuse values that contradict each other."""
 
     def refuse(name: str, allowed: str) -> None:
         value = values.get(name)
@@ -251,10 +261,17 @@ def _check_together(values: dict[str, object], sources: _Sources) -> None:
     if mode == "job-specialized" and values.get("tasks") is None and "tasks" not in wrong:
         refuse("tasks", "mode job-specialized needs to know which: set tasks")
     if mode == "scheduler-only":
-        # Only what was said in the same place: an app's own settings are for all its workers.
+        # Only values of the same source: an app's own settings are for all its workers.
         for name in _FOR_JOBS:
             if values.get(name) is not None and sources.rank(name) == sources.rank("mode"):
                 refuse(name, "mode scheduler-only runs no jobs: leave it out, or choose another mode")
+        if values.get("scheduler") is False and sources.rank("scheduler") == sources.rank("mode"):
+            refuse("scheduler", "mode scheduler-only does nothing else: leave it out, or choose another mode")
+    output, file = values.get("log_output"), values.get("log_file")
+    if output == "file" and file is None and "log_file" not in wrong:
+        refuse("log_file", "log_output=file needs to know which: set log_file")
+    if file is not None and output in ("stderr", "stdout"):
+        refuse("log_output", "log_file is set: set log_output to file, or leave one of the two out")
     lease, beat = values.get("lease", 30_000), values.get("heartbeat")
     if isinstance(lease, int) and isinstance(beat, int) and beat * 2 > lease:
         refuse("heartbeat", f"at most half of the lease ({show('lease', lease)}) is allowed")

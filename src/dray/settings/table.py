@@ -1,4 +1,4 @@
-"""Every setting: its form and what it is for. Docs and `dray doctor --settings` are made from this table."""
+"""Every setting: its form, default and purpose; docs/settings.md and `dray doctor --settings` show it."""
 
 from __future__ import annotations
 
@@ -7,48 +7,69 @@ from typing import Final
 import msgspec
 
 from dray.duration import DAY, HOUR
+from dray.options import RETRIES_MAX
 from dray.settings import forms
 from dray.settings.forms import Form
 from dray.settings.model import Settings
 
 BROKER_SCHEMES: Final = (
-    *("memory", "sqlite", "redis", "rediss", "redis+unix", "valkey", "valkeys"),
-    *("redis+sentinel", "redis+cluster"),
+    *("memory", "sqlite", "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster"),
+    *("valkey", "valkeys", "valkey+unix", "valkey+cluster"),
 )
 THIN_CONCURRENCY: Final = 4
-_MANY: Final = 1_000_000
 
 
 class Setting(msgspec.Struct, frozen=True):
     form: Form
     help: str
     default: str = ""
-    """How the default is described where it is not a plain value."""
+    """The description of a default that is not a plain value."""
 
 
 TABLE: Final[dict[str, Setting]] = {
     "broker_url": Setting(
-        forms.url(*BROKER_SCHEMES),
+        forms.url(
+            *BROKER_SCHEMES,
+            later={
+                "redis+sentinel": "dray cannot ask Sentinel for the primary yet: name the primary as"
+                " redis://host:port, or use redis+cluster:// for fail-over"
+            },
+        ),
         "Where jobs live. A relative sqlite path in a file counts from that file's folder.",
         "sqlite:///.dray/dray.db in the project's folder",
     ),
     "namespace": Setting(
-        forms.name(),
+        forms.name,
         "Apps of different namespaces on one broker never see each other's jobs.",
         "the App's name, else dray",
     ),
-    "queues": Setting(forms.names(), "The queues a worker serves, in order of preference."),
+    "queues": Setting(
+        forms.queues,
+        "The queues a worker serves, strictly in this order; those that a pattern (tenant-*) or `all` matches"
+        " take turns.",
+        "those that the app's tasks name, and default, taking turns",
+    ),
     "priorities": Setting(
         forms.optional(forms.priorities, "all"), "The only priorities a worker takes; a name means its band."
     ),
     "tasks": Setting(
-        forms.optional(forms.names(), "all"), "The only tasks a worker takes.", "all that the app registers"
+        forms.optional(forms.names, "all"), "The only tasks a worker takes.", "all that the app registers"
+    ),
+    "imports": Setting(
+        forms.modules,
+        "Modules that commands and workers import beside the app's own, so that their tasks are known.",
+        "none",
     ),
     "mode": Setting(
         forms.choice("thin", "default", "specialized", "job-specialized", "scheduler-only"),
         "What a worker is for: thin (one process, few jobs at a time), default, specialized (chosen"
         " priorities, no scheduling), job-specialized (chosen tasks, no scheduling), scheduler-only"
         " (runs no jobs).",
+    ),
+    "scheduler": Setting(
+        forms.switch,
+        "Whether a worker makes the jobs of schedules; auto: unless its mode is specialized or"
+        " job-specialized.",
     ),
     "processes": Setting(
         forms.whole(1, 1024), "Executor processes of a worker.", "the processors it may use; 1 in mode thin"
@@ -77,11 +98,15 @@ TABLE: Final[dict[str, Setting]] = {
         forms.duration(0, DAY),
         "How long running jobs may finish after a stop signal before they are handed back.",
     ),
-    "timeout": Setting(forms.duration(1), "How long a job may run, unless its task says otherwise."),
-    "retries": Setting(forms.whole(0, _MANY), "Attempts after the first, unless the task says otherwise."),
+    "timeout": Setting(
+        forms.timeout(), "How long a job may run, unless its task says otherwise; 0: as long as it likes."
+    ),
+    "retries": Setting(
+        forms.whole(0, RETRIES_MAX), "Attempts after the first, unless the task says otherwise."
+    ),
     "backoff": Setting(forms.backoff, "The wait between attempts, unless the task says otherwise."),
     "max_crashes": Setting(
-        forms.whole(1, _MANY), "A job that crashes its process this often is dead as poison."
+        forms.whole(1, 1_000_000), "A job that crashes its process this often is dead as poison."
     ),
     "result_ttl": Setting(forms.duration(0), "How long results are kept; 0 turns them off."),
     "error_ttl": Setting(forms.duration(0), "How long the last error of a job that did not die is kept."),
@@ -98,9 +123,13 @@ TABLE: Final[dict[str, Setting]] = {
         forms.optional(forms.size(16 << 20, 1 << 50)),
         "An executor that uses more is replaced once its jobs are done.",
     ),
-    "pool_size": Setting(forms.whole(1, 10_000), "Connections to a broker that is a server."),
-    "connect_timeout": Setting(forms.duration(10, HOUR), "How long connecting to the broker may take."),
-    "read_timeout": Setting(forms.duration(10, HOUR), "How long the broker may take to answer."),
+    "pool_size": Setting(
+        forms.whole(1, 10_000),
+        "Connections that the threads of a process share, to each server of the broker; waiting for results"
+        " takes one more, whatever number of threads wait.",
+    ),
+    "connect_timeout": Setting(forms.duration(10, HOUR), "How long connecting to a server may take."),
+    "read_timeout": Setting(forms.duration(10, HOUR), "How long the broker may take to answer a call."),
     "durability": Setting(
         forms.choice("normal", "full"),
         "normal: the last moments before a power cut may be lost; full: nothing acknowledged is.",
@@ -110,18 +139,21 @@ TABLE: Final[dict[str, Setting]] = {
     ),
     "codec": Setting(
         msgspec.structs.replace(
-            forms.name(), allowed="msgpack, json, protobuf, pickle, or the name of a codec the app registers,"
+            forms.name, allowed="msgpack, json, protobuf, pickle, or the name of a codec the app registers,"
         ),
         "How arguments and results are encoded.",
     ),
     "history_url": Setting(
-        forms.optional(forms.url("sqlite", "postgresql", "postgres")),
-        "Where finished jobs are recorded for good.",
+        forms.later(
+            "only none is allowed: dray does not record finished jobs yet; done_ttl and dead_ttl"
+            " keep them longer"
+        ),
+        "Where finished jobs are recorded for good. Not available yet.",
     ),
     "http": Setting(forms.address, "Where the server listens for HTTP."),
     "grpc": Setting(forms.optional(forms.address), "Where the server listens for gRPC; none: nowhere."),
     "api_keys": Setting(
-        forms.words(),
+        forms.secrets,
         "Keys of the server beside those of `dray keys`: role+role:secret or role:sha256=hex; without a role,"
         " all are meant.",
         "none",
@@ -155,12 +187,22 @@ TABLE: Final[dict[str, Setting]] = {
         forms.choice("debug", "info", "warning", "error", "critical"), "What is logged at least."
     ),
     "log_format": Setting(forms.choice("console", "json"), "How log lines look."),
+    "log_output": Setting(
+        forms.optional(forms.choice("stderr", "stdout", "file"), "auto"),
+        "Where log lines go.",
+        "stderr; file where log_file is set",
+    ),
+    "log_file": Setting(
+        forms.optional(forms.path),
+        "The file that log lines are added to. It may be moved away or rotated at any time: the next line"
+        " opens a new one.",
+    ),
     "otel": Setting(forms.flag, "Trace with OpenTelemetry, where it is installed."),
 }
 
 
 class SettingInfo(msgspec.Struct, frozen=True):
-    """One setting, as docs and `dray doctor --settings` tell it."""
+    """One setting, as docs and `dray doctor --settings` show it."""
 
     name: str
     default: str

@@ -1,13 +1,14 @@
-"""How long things take, in little space: counts in 64 buckets, two to an octave, from 61 µs to three days.
+"""Durations in little space: counts in 64 buckets, two to an octave, from 61 µs to three days.
 
-A percentile read from it is off by a tenth at most in the usual case, and never by more than one bucket
-(a factor of 1.41). Sketches of several workers are added up bucket by bucket, so that percentiles of all
-of them together are as good as those of one.
+A percentile is usually off by a tenth at most, and never by more than one bucket (a factor of 1.41). Sketches
+of several workers are added bucket by bucket, so that their common percentiles are as good as those of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from math import frexp
 from typing import Final
 
@@ -16,11 +17,12 @@ import msgspec
 BUCKETS: Final = 64
 PER_OCTAVE: Final = 2
 LOWEST: Final = 2.0**-14
-"""Seconds where the second bucket begins; whatever is shorter is in the first."""
+"""Seconds where the second bucket begins; shorter durations are in the first."""
 KEPT: Final = 4096.0
-"""How many values a sketch stands for at most; beyond, older ones count for less and less."""
+"""The number of values that a sketch stands for at most; then older ones count for less and less."""
 RECENT: Final = 0.05
-"""How much one more value moves the average."""
+"""The share by which one more value moves the average."""
+MINUTE: Final = 60.0
 _HALF: Final = 2.0**-0.5
 _SHIFT: Final = PER_OCTAVE * 15
 _FADED: Final = 0.1
@@ -41,8 +43,25 @@ def bounds_of(bucket: int) -> tuple[float, float]:
     return LOWEST * 2 ** ((bucket - 1) / PER_OCTAVE), LOWEST * 2 ** (bucket / PER_OCTAVE)
 
 
+class RecentMaximum:
+    """The largest of the values that were added within the last minute."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._values: deque[tuple[float, float]] = deque()
+
+    def add(self, value: float) -> None:
+        self._values.append((self._monotonic(), value))
+
+    @property
+    def value(self) -> float:
+        while self._values and self._values[0][0] < self._monotonic() - MINUTE:
+            self._values.popleft()
+        return max((value for _, value in self._values), default=0.0)
+
+
 class Sketch(msgspec.Struct, array_like=True):
-    """Lengths of time in seconds, most of all the recent ones."""
+    """Durations in seconds, mostly recent ones."""
 
     counts: dict[int, float] = msgspec.field(default_factory=dict)
     average: float = 0.0
@@ -52,7 +71,7 @@ class Sketch(msgspec.Struct, array_like=True):
 
     @property
     def weight(self) -> float:
-        """How many values it stands for; old ones count in part."""
+        """The number of values it stands for; old ones count in part."""
         return sum(self.counts.values())
 
     def add(self, values: Iterable[float]) -> None:
@@ -69,7 +88,7 @@ class Sketch(msgspec.Struct, array_like=True):
             self._fade()
 
     def merge(self, newer: Sketch) -> None:
-        """Add what another one has counted since: its values are the more recent ones."""
+        """Add a sketch of more recent values."""
         if newer.counts:
             before = self.weight
             self._take(newer)
@@ -77,7 +96,7 @@ class Sketch(msgspec.Struct, array_like=True):
             self._fade()
 
     def beside(self, other: Sketch) -> Sketch:
-        """Both together, as of the same time."""
+        """The sum of two sketches of the same time."""
         both = Sketch(dict(self.counts), self.average, self.longest)
         mine, theirs = self.weight, other.weight
         if theirs:
@@ -93,7 +112,7 @@ class Sketch(msgspec.Struct, array_like=True):
     def _move(self, mean: float, number: float, before: float | None = None) -> None:
         if before is None:
             before = self.weight - number
-        # Until there are enough values for a share of each to mean something, all of them count the same.
+        # The first few values count the same; later ones by `RECENT`.
         share = max(1 - (1 - RECENT) ** number, number / (before + number))
         self.average += (mean - self.average) * share
 
@@ -104,7 +123,7 @@ class Sketch(msgspec.Struct, array_like=True):
             self.longest = min(self.longest, bounds_of(max(self.counts))[1])
 
     def percentile(self, percent: float) -> float:
-        """The length that so many percent do not exceed, in seconds; 0 if nothing was counted."""
+        """The duration in seconds that so many percent do not exceed; 0 if nothing was counted."""
         if not self.counts:
             return 0.0
         left = self.weight * percent / 100

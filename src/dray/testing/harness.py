@@ -5,45 +5,42 @@
         t.drain()
         assert job.get(timeout=0) == 1
 
-The executor, retries, timeouts, limits and middleware are those of a worker. Different are the broker (always
-in memory, so that nothing real is touched), its clock (`advance`), backoffs (without jitter) and that jobs
-run when the test says so.
+The executor, retries, timeouts, limits and middleware are those of a real worker. The differences: the broker
+is always in memory, `advance` moves its clock, backoffs have no jitter, and jobs run when the test says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from dray.app import App
 from dray.broker import Broker
-from dray.call import Duration
-from dray.client import Client
+from dray.client.client import Client
 from dray.context import Retry
 from dray.duration import parse_duration
 from dray.errors import DrayError, InvalidInput, JobFailed, JobNotFound, JobStopped
 from dray.handle import JobHandle
 from dray.info import JobInfo, moment
 from dray.job import State
+from dray.options import Duration
 from dray.task import Task
-from dray.testing.crew import Crew
-from dray.testing.live import LiveWorker
-from dray.testing.loops import OwnLoop
-from dray.testing.store import Clock, Ended, Store
-from dray.testing.ticking import Ticking
+from dray.testing.in_process_worker import InProcessWorker
+from dray.testing.live_worker import LiveWorker
+from dray.testing.loops import PrivateLoop
+from dray.testing.memory_store import Clock, FinishedRun, HarnessStore
+from dray.testing.ticker import HarnessScheduler
 from dray.why import explain
 
 LIMIT: Final = 10_000
 T = TypeVar("T")
-Work = Callable[[Crew], Coroutine[Any, Any, T]]
+Work = Callable[[InProcessWorker], Coroutine[Any, Any, T]]
 
 
 class RunsForEver(DrayError):
-    """Jobs led to more and more jobs; `task` is the one that ran most often."""
+    """Jobs enqueue jobs without end; `task` is the one that ran most often."""
 
     def __init__(self, task: str, runs: int, limit: int) -> None:
         super().__init__(
@@ -55,10 +52,10 @@ class RunsForEver(DrayError):
 
 
 class Harness:
-    """An app in testing mode, between `with app.testing() as t:` (or `async with`) and its end.
+    """An app in testing mode, inside `with app.testing() as t:` or `async with`.
 
-    `name` blocks and `aname` is awaited, as everywhere. The awaited ones run jobs on the test's own event
-    loop, the blocking ones on a loop of their own.
+    `name` blocks and `aname` is awaited, as everywhere. Awaited methods run jobs on the test's event loop,
+    blocking methods on a private loop.
     """
 
     def __init__(
@@ -67,39 +64,36 @@ class Harness:
         self.app, self.limit, self.raise_errors = app, limit, raise_errors
         self._isolate = isolate
         self._clock = Clock()
-        self._store = Store(app, self._clock)
-        self._ticking = Ticking(app, self._store, self._clock)
-        self._own = OwnLoop()
-        self._own_crew: Crew | None = None
+        self._store = HarnessStore(app, self._clock)
+        self._scheduler = HarnessScheduler(app, self._store, self._clock)
+        self._private_loop = PrivateLoop()
         self._home: asyncio.AbstractEventLoop | None = None
-        """The loop of `async with`: the only one whose worker can be stopped at the end."""
-        self._home_crew: Crew | None = None
+        """The loop of `async with`: its worker can be stopped at the end."""
+        self._workers: dict[Literal["private", "home"], InProcessWorker] = {}
         self._before: tuple[Client, Callable[[], int]] | None = None
         self._busy = False
 
     def __repr__(self) -> str:
         return f"<testing of {self.app.name}, at {self.now:%Y-%m-%d %H:%M:%S} UTC>"
 
-    # in and out
+    # entering and leaving
 
     def __enter__(self) -> Self:
-        if self._before is not None or self._store.gate.closed_for_good:
+        if self._before is not None or self._store.control.closed_for_good:
             raise DrayError("this was entered before: call app.testing() for another one")
         self._before = (self.app.client, self.app.clock)
-        self.app.client, self.app.clock = Client(self._open), self._clock
-        self._ticking.reconcile()
+        self.app.client, self.app.clock = Client(self._open, wait_together=False), self._clock
+        self._scheduler.reconcile()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._store.close_for_good()
-            if self._own_crew is not None:
-                self._own.run(self._own_crew.stop)
+            if worker := self._workers.pop("private", None):
+                self._private_loop.run(worker.stop)
         finally:
             try:
-                self._own.close()
+                self._private_loop.close()
             finally:
                 self._restore()
 
@@ -108,15 +102,13 @@ class Harness:
         self._home = asyncio.get_running_loop()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             self._store.close_for_good()
-            if self._home_crew is not None:
-                await self._home_crew.stop()
+            if worker := self._workers.pop("home", None):
+                await worker.stop()
         finally:
-            self.__exit__(kind, error, trace)
+            self.__exit__()
 
     async def _open(self, blocking: bool) -> Broker:
         return self._store.view(blocking=blocking)
@@ -128,29 +120,29 @@ class Harness:
             self._before = None
             ours.close()
 
-    # looking
+    # jobs and clock
 
     @property
     def now(self) -> datetime:
-        """What the clock of this test shows. It moves by `advance` only."""
+        """The time on the test's clock. Only `advance` moves it."""
         return moment(self._clock())
 
     def enqueued(self, task: str | Task[..., Any] | None = None, queue: str | None = None) -> list[JobInfo]:
-        """Jobs that were enqueued and have not finished, in the order in which they came."""
+        """Unfinished jobs, in the order they were enqueued."""
         unfinished = (state for state in State if not state.finished)
         return _among(self._store.all_in(*unfinished), task, queue)
 
     def dead(self, task: str | Task[..., Any] | None = None, queue: str | None = None) -> list[JobInfo]:
-        """Jobs that will not be tried again, in the order in which they came."""
+        """Dead jobs, in the order they were enqueued."""
         return _among(self._store.all_in(State.DEAD), task, queue)
 
     # running
 
     def drain(self, *, limit: int | None = None, raise_errors: bool | None = None) -> list[JobInfo]:
-        """Run everything that can run now, and what follows from it, until nothing is left to do.
+        """Run every job that can run now, and the jobs that follow from them, until nothing is left to do.
 
-        Returns what ran, in the order of its end: a job that failed and was tried again is in there twice.
-        What jobs raise does not come out, unless `raise_errors` is given here or set on the harness.
+        Returns the runs in the order they ended: a job that failed and was retried is listed twice. Errors of
+        jobs are not raised, unless `raise_errors` is given here or set on the harness.
         """
         return self._report(self._block(self._drain, limit), raise_errors)
 
@@ -160,152 +152,144 @@ class Harness:
     def advance(
         self, by: Duration, *, limit: int | None = None, raise_errors: bool | None = None
     ) -> list[JobInfo]:
-        """Move the clock (seconds, `"5m"`, timedelta); what falls due by then runs at its time, in order.
-
-        Schedules make their jobs on the way.
-        """
+        """Move the clock (seconds, `"5m"`, timedelta); jobs and schedules due by then run at their times."""
         length = parse_duration("by", by)
-        return self._report(self._block(lambda crew: self._advance(crew, length), limit), raise_errors)
+        return self._report(self._block(lambda worker: self._advance(worker, length), limit), raise_errors)
 
     async def aadvance(
         self, by: Duration, *, limit: int | None = None, raise_errors: bool | None = None
     ) -> list[JobInfo]:
         length = parse_duration("by", by)
-        return self._report(await self._await(lambda crew: self._advance(crew, length), limit), raise_errors)
+        return self._report(
+            await self._await(lambda worker: self._advance(worker, length), limit), raise_errors
+        )
 
     def run(self, job: JobHandle[Any] | JobInfo | str, *, raise_errors: bool | None = None) -> JobInfo:
-        """Run just this job, once, and leave all others where they are."""
+        """Run only this job, once."""
         id = job if isinstance(job, str) else job.id
-        self._report(self._block(lambda crew: self._run_one(crew, id), 1, id), raise_errors)
+        self._report(self._block(lambda worker: self._run_one(worker, id), 1, id), raise_errors)
         return self.app.job(id).info()
 
     async def arun(self, job: JobHandle[Any] | JobInfo | str, *, raise_errors: bool | None = None) -> JobInfo:
         id = job if isinstance(job, str) else job.id
-        self._report(await self._await(lambda crew: self._run_one(crew, id), 1, id), raise_errors)
+        self._report(await self._await(lambda worker: self._run_one(worker, id), 1, id), raise_errors)
         return await self.app.job(id).ainfo()
 
     def worker(self) -> LiveWorker:
-        """A worker that runs jobs by itself, in a thread, on a clock that goes by itself.
+        """A worker that runs jobs by itself, in a thread, on the real clock.
 
         with app.testing() as t, t.worker():
             assert send_email.enqueue("a@x.org").get(timeout=5) == 1
         """
         return LiveWorker(self.app, self._store, self._clock, isolate=self._isolate)
 
-    # one implementation of each
+    # implementation, on any loop
 
-    async def _drain(self, crew: Crew) -> None:
+    async def _drain(self, worker: InProcessWorker) -> None:
         while True:
-            await crew.until_still()
-            if self._store.gate.overrun:
-                return
-            if not self._store.is_due_for_sweep():
+            await worker.until_idle()
+            if self._store.control.overrun or not self._store.is_due_for_sweep():
                 return
             await self._store.sweep()
-            self._store.nudge()
+            self._store.wake_all()
 
-    async def _advance(self, crew: Crew, length: int) -> None:
+    async def _advance(self, worker: InProcessWorker, length: int) -> None:
         target = self._clock() + length
-        self._ticking.reconcile()
+        self._scheduler.reconcile()
         while True:
-            await self._ticking.put_due()
-            await self._drain(crew)
-            if self._store.gate.overrun or self._clock() >= target:
+            await self._scheduler.put_due()
+            await self._drain(worker)
+            if self._store.control.overrun or self._clock() >= target:
                 break
-            times = (self._store.next_time(crew.filter), await self._ticking.next_time())
-            self._clock.move_to(min([at for at in times if at is not None] + [target]))
-            self._store.nudge()
+            due, tick = self._store.next_time(worker.filter), await self._scheduler.next_time()
+            self._clock.move_to(max(self._clock(), min(at for at in (due, tick, target) if at is not None)))
+            if due is not None and due <= self._clock():
+                self._store.wake_all()
         while (await self._store.sweep()).more:
             pass
 
-    async def _run_one(self, crew: Crew, id: str) -> None:
-        if not self._store.can_start(id, crew.filter):
-            raise await self._why_not(crew, id)
-        await crew.until_still()
+    async def _run_one(self, worker: InProcessWorker, id: str) -> None:
+        if not self._store.can_start(id, worker.filter):
+            raise await self._why_not(worker, id)
+        await worker.until_idle()
 
-    async def _why_not(self, crew: Crew, id: str) -> DrayError:
+    async def _why_not(self, worker: InProcessWorker, id: str) -> DrayError:
         why = await explain(self._store.view(blocking=False), id)
         if why.status is State.NOT_FOUND:
             return JobNotFound(id, f"no job {id}: {why.text}")
         text = why.text
         if why.code not in ("queue_paused", "task_paused") and why.status is State.READY:
             (found,) = await self._store.get([id])
-            known = found is not None and found.job.task in crew.tasks
+            known = found is not None and found.job.task in worker.tasks
             text = "a limit holds it back" if known else "no task of this app has its name"
         return InvalidInput("job", id, f"it cannot run now: {text}")
 
-    # on which loop, with which worker
+    # the loop and its worker
 
     def _block(self, work: Work[None], limit: int | None, only: str | None = None) -> int:
         self._check_inside()
 
         async def main() -> int:
-            if self._own_crew is None or not self._own_crew.current:
-                old, self._own_crew = self._own_crew, None
-                if old is not None:
-                    await old.stop()
-                self._own_crew = await self._started()
-            return await self._through_gate(self._own_crew, work, limit, only)
+            return await self._with_runs(await self._worker_of("private"), work, limit, only)
 
-        return self._own.run(main)
+        return self._private_loop.run(main)
 
     async def _await(self, work: Work[None], limit: int | None, only: str | None = None) -> int:
         self._check_inside()
-        async with self._crew_here() as crew:
-            return await self._through_gate(crew, work, limit, only)
+        if asyncio.get_running_loop() is self._home:
+            return await self._with_runs(await self._worker_of("home"), work, limit, only)
+        worker = await self._start_worker()
+        try:
+            return await self._with_runs(worker, work, limit, only)
+        finally:
+            await worker.stop()
 
-    @asynccontextmanager
-    async def _crew_here(self) -> AsyncIterator[Crew]:
-        """The worker of the running loop. It stays, if `async with` will be there to stop it."""
-        if asyncio.get_running_loop() is not self._home:
-            crew = await self._started()
-            try:
-                yield crew
-            finally:
-                await crew.stop()
-            return
-        if self._home_crew is None or not self._home_crew.current:
-            old, self._home_crew = self._home_crew, None
-            if old is not None:
-                await old.stop()
-            self._home_crew = await self._started()
-        yield self._home_crew
+    async def _worker_of(self, loop: Literal["private", "home"]) -> InProcessWorker:
+        """The worker that stays on this loop; a new one if the app got more tasks or middleware meanwhile."""
+        worker = self._workers.pop(loop, None)
+        if worker is not None and not worker.current:
+            await worker.stop()
+            worker = None
+        self._workers[loop] = worker or await self._start_worker()
+        return self._workers[loop]
 
-    async def _started(self) -> Crew:
-        crew = Crew(self.app, self._store, self._clock, isolate=self._isolate)
-        await crew.start()
-        return crew
+    async def _start_worker(self) -> InProcessWorker:
+        worker = InProcessWorker(self.app, self._store, self._clock, isolate=self._isolate)
+        await worker.start()
+        return worker
 
-    async def _through_gate(self, crew: Crew, work: Work[None], limit: int | None, only: str | None) -> int:
-        """With the gate open, do it. Returns the limit that counted."""
+    async def _with_runs(
+        self, worker: InProcessWorker, work: Work[None], limit: int | None, only: str | None
+    ) -> int:
+        """Allow runs, and do the work. Returns the limit that applied."""
         if self._busy:
             raise DrayError("a drain is under way already; wait for its end")
         self._busy = True
         most = self.limit if limit is None else limit
-        crew.enter()
-        self._store.gate.ended.clear()
-        self._store.open_gate(self._store.count_unfinished() + most, only)
+        worker.enter()
+        self._store.control.ended.clear()
+        self._store.allow_runs(self._store.count_unfinished() + most, only)
         try:
-            await work(crew)
+            await work(worker)
         finally:
-            self._store.close_gate()
+            self._store.stop_runs()
             self._busy = False
         return most
 
     def _check_inside(self) -> None:
         if self._before is None:
             raise DrayError("not in testing mode: write `with app.testing() as t:` around it")
-        if self._store.gate.live:
+        if self._store.control.live:
             raise DrayError(
                 "a worker runs jobs by itself here, on a clock that goes by itself: wait for a job with "
                 "job.get(timeout=5)"
             )
 
     def _report(self, limit: int, raise_errors: bool | None) -> list[JobInfo]:
-        gate = self._store.gate
-        ended, gate.ended = gate.ended, []
-        if gate.overrun:
-            ((task, runs),) = gate.counts.most_common(1)
+        control = self._store.control
+        ended, control.ended = control.ended, []
+        if control.overrun:
+            ((task, runs),) = control.counts.most_common(1)
             raise RunsForEver(task, runs, limit)
         if self.raise_errors if raise_errors is None else raise_errors:
             _raise_first(ended)
@@ -321,15 +305,15 @@ def _among(infos: list[JobInfo], task: str | Task[..., Any] | None, queue: str |
     ]
 
 
-def _raise_first(ended: list[Ended]) -> None:
+def _raise_first(ended: list[FinishedRun]) -> None:
     for one in ended:
         info, error = one.info, one.error
-        asked = isinstance(error, Retry) and info.status is not State.DEAD
-        if not one.failed or asked:
+        asked_to_retry = isinstance(error, Retry) and info.status is not State.DEAD
+        if not one.failed or asked_to_retry:
             continue
-        # A timeout stops the run from outside: what the task saw of it is not what went wrong.
+        # A timeout stops the run from outside: the exception inside the task is not the cause.
         if isinstance(error, Exception) and not isinstance(error, JobStopped):
             raise error
-        told = info.error
-        kind, message = (told.type, told.message) if told is not None else ("failed", info.reason or "")
-        raise JobFailed(info.id, kind, message, "" if told is None else told.traceback) from error
+        if info.error is None:
+            raise JobFailed(info.id, "failed", info.reason or "", "") from error
+        raise JobFailed(info.id, info.error.type, info.error.message, info.error.traceback) from error

@@ -1,7 +1,7 @@
-"""A worker in a test: the real executor on one event loop, and a way to tell when it cannot do any more.
+"""The worker of a test: the real executor on one event loop, which knows when it has nothing left to do.
 
-Runs start one after the other, so that a test sees the same order every time: the next one starts when the
-one before has ended, waits for another job, or has had its `HEAD_START`. So jobs that need each other meet.
+Runs start one after the other, so that a test sees the same order every time. The next one starts when the
+one before has ended, waits for another job, or has run for `SLOW_AFTER` ticks: so jobs can await each other.
 """
 
 from __future__ import annotations
@@ -19,58 +19,64 @@ import msgspec
 from dray.app import App
 from dray.broker.verbs import Filter, Ref
 from dray.duration import MAX_DURATION
-from dray.errors import DrayError, InvalidInput
+from dray.errors import CodecError, DrayError, InvalidInput
 from dray.job import Outcome
 from dray.settings import Settings
-from dray.testing.store import Clock, Store
+from dray.settings.queue_choice import DEFAULT, is_pattern
+from dray.testing.listener import InProcessListener
+from dray.testing.loops import call_soon
+from dray.testing.memory_store import Clock, HarnessStore
 from dray.worker.channel import Message, Stuck
-from dray.worker.children import Children
-from dray.worker.executor import Executor
-from dray.worker.live import Ended, Live
-from dray.worker.run import Judge
-from dray.worker.runners import OnLoop, Runner, Runners
-from dray.worker.threads import Threads
+from dray.worker.executor.executor import Executor
+from dray.worker.run.child_pool import ChildPool
+from dray.worker.run.child_process import spawner
+from dray.worker.run.outcome import Judge
+from dray.worker.run.perform import OnLoop, Runner, Runners
+from dray.worker.run.run_state import Ended, RunState
+from dray.worker.run.threads import Threads
 
 TICK: Final = 0.02
-HEAD_START: Final = 5
-"""Ticks that a run gets before the next one starts beside it. Several short ones, not one of their length: on
-a busy machine a single wait may be over before the run had any time at all."""
+SLOW_AFTER: Final = 5
+"""Ticks before the next run starts beside a slow one. Several short waits: on a busy machine a single long
+one may be over before the run had any time at all."""
 QUIET_TURNS: Final = 25
-"""Turns of the event loop in which nothing happens before that counts as stillness: more than it takes from
-the end of a job to the next step of whoever awaits it."""
+"""Turns of the event loop without work that mean idle: more than from the end of a job to the next step of
+the code that awaits it."""
 
 _numbers = count(1)
 
 
-class Crew:
-    """One executor with what it needs, in one task of the event loop it was started on."""
+class InProcessWorker:
+    """One executor, in one task of the event loop it was started on."""
 
-    def __init__(self, app: App, store: Store, clock: Clock, *, isolate: bool, live: bool = False) -> None:
+    def __init__(
+        self, app: App, store: HarnessStore, clock: Clock, *, isolate: bool, live: bool = False
+    ) -> None:
         self.app, self._store, self._clock = app, store, clock
         self._isolate, self._live = isolate, live
         self.name = f"test-{next(_numbers)}"
         self.tasks, self.middleware = dict(app.tasks), app.run_middleware
         self.filter = Filter(tasks=frozenset(app.tasks))
-        self.lives: dict[Ref, Live] = {}
+        self.lives: dict[Ref, RunState] = {}
         self.stuck: list[Outcome] = []
-        self.executor: PacedExecutor | None = None
-        self._children: Children | None = None
+        self.executor: SequentialExecutor | None = None
+        self._children: ChildPool | None = None
         self._main: asyncio.Task[None] | None = None
 
     @property
     def current(self) -> bool:
-        """Whether it knows all that the app knows by now."""
+        """It knows all tasks and middleware that the app has now."""
         app = self.app
         return not self.stuck and self.tasks == app.tasks and self.middleware == app.run_middleware
 
     # life
 
     async def start(self) -> None:
-        """Enter the app's lifespan and begin to work, as far as the gate lets it."""
+        """Enter the app's lifespan and run jobs while the store allows it."""
         self._loop = asyncio.get_running_loop()
         self._calm, self._looking = asyncio.Event(), False
         ready: asyncio.Future[None] = self._loop.create_future()
-        # Enter and leave the lifespan in one task: cancel scopes and task groups insist on that.
+        # One task enters and leaves the lifespan: cancel scopes and task groups require that.
         self._main = self._loop.create_task(self._work(ready), name=f"dray {self.name}")
         await asyncio.wait([ready, self._main], return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
@@ -83,17 +89,17 @@ class Crew:
             await executor.run()
 
     def enter(self) -> None:
-        """The loop may run in another thread than before."""
+        """Note the current thread: the loop may run in another one than before."""
         if self.executor is not None:
             self.executor.thread = threading.get_ident()
 
     def take_no_more(self) -> None:
-        """Finish what runs, however long that takes, and end."""
+        """Finish the running jobs, however long that takes, and end."""
         if self.executor is not None:
             self.executor.stop(MAX_DURATION)
 
     async def stop(self, grace: int = 0) -> None:
-        """Give back what still runs, and leave the lifespan."""
+        """Give back the running jobs, and leave the lifespan."""
         if self._main is None:
             return
         self.enter()
@@ -106,8 +112,8 @@ class Crew:
             if self._children is not None:
                 await _until_gone(self._children)
 
-    def _executor(self, state: Any) -> PacedExecutor:
-        return PacedExecutor(
+    def _executor(self, state: Any) -> SequentialExecutor:
+        return SequentialExecutor(
             self.app,
             self._store.view(blocking=False),
             settings=self._settings(),
@@ -116,9 +122,10 @@ class Crew:
             clock=self._clock,
             random=lambda: 0.5,  # the middle: backoffs are exactly what they say
             state=state,
-            say=self._hear,
+            send=self._hear,
             most=1 if self._live else self.app.settings.concurrency,
             changed=self._changed,
+            hears=None if self._live else self._store,
         )
 
     def _settings(self) -> Settings:
@@ -126,10 +133,12 @@ class Crew:
         return msgspec.structs.replace(
             settings,
             broker_url="memory://",
+            # The one worker of a test serves every queue; the listed ones come first.
+            queues=tuple(name for name in settings.queues if not is_pattern(name)) or (DEFAULT,),
             priorities=None,
             tasks=None,
             concurrency=settings.concurrency if self._live else 1,
-            # Nobody else is there to take over: a lease that ends when the clock is moved would only confuse.
+            # No other worker could take over: a lease must not end because the test moves the clock.
             lease=MAX_DURATION,
             heartbeat=MAX_DURATION,
             max_jobs_per_process=None,
@@ -137,24 +146,25 @@ class Crew:
         )
 
     def _runners(self, judge: Judge) -> Runners:
-        witness = Witness(judge, self._store.gate.raised)
+        witness = RecordingJudge(judge, self._store.control.raised)
         threads = Threads(witness)
         on_loop = OnLoop(witness, threads.call, threads)
-        children: Runner = InProcess(on_loop, threads, bool(judge.middleware))
+        children: Runner = InProcessRunner(on_loop, threads, bool(judge.middleware))
         if self._isolate:
-            children = self._children = Children(witness, path_of(self.app), self._settings(), Path.cwd())
-        return Runners(*(Noted(runner, self) for runner in (on_loop, threads, children)))
+            spawn = spawner(import_path(self.app), self._settings(), Path.cwd())
+            children = self._children = ChildPool(witness, spawn)
+        return Runners(*(TrackedRunner(runner, self) for runner in (on_loop, threads, children)))
 
     def _hear(self, message: Message) -> None:
         if isinstance(message, Stuck):
             self.stuck = message.outcomes
             self._calm.set()
 
-    # stillness
+    # idle
 
-    async def until_still(self) -> None:
-        """Until nothing runs and nothing more can start; runs that wait for other jobs do not count."""
-        main, listeners = self._main, self._store.gate.listeners
+    async def until_idle(self) -> None:
+        """Wait until nothing runs and nothing can start; runs that wait for other jobs do not count."""
+        main, listeners = self._main, self._store.control.listeners
         assert main is not None
         main.add_done_callback(self._ended)
         listeners.append(self._changed)
@@ -167,49 +177,50 @@ class Crew:
                     main.result()
                     raise DrayError("the worker of this test ended by itself")
                 self._check_stuck()
-                if await self._stays_still():
+                if await self._stays_idle():
                     return
         finally:
             listeners.remove(self._changed)
             main.remove_done_callback(self._ended)
 
-    async def _stays_still(self) -> bool:
-        for _ in range(QUIET_TURNS):
+    async def _stays_idle(self) -> bool:
+        for _ in range(QUIET_TURNS if self._others_may_act() else 0):
             await asyncio.sleep(0)
-            if not self._is_still():
+            if not self._is_idle():
                 return False
-        return True
+        return self._is_idle()
+
+    def _others_may_act(self) -> bool:
+        """Runs that wait, or tasks of the test, may go on by themselves."""
+        return bool(self.lives) or bool(asyncio.all_tasks() - {asyncio.current_task(), self._main})
 
     def _ended(self, _: object) -> None:
         self._calm.set()
 
     def _changed(self) -> None:
-        """In any thread: something happened, so look whether it was the last."""
+        """Called in any thread: something happened, so check for idleness."""
         if self._looking:
             return
         self._looking = True
-        if self.executor is not None and threading.get_ident() == self.executor.thread:
-            self._loop.call_soon(self._look)
-        else:
-            self._loop.call_soon_threadsafe(self._look)
+        call_soon(self._loop, self._look)
 
     def _look(self) -> None:
         self._looking = False
-        for ref in list(self._store.gate.blocked):  # what it waits for must get a slot, whoever has them
+        for ref in list(self._store.control.blocked):  # the job it waits for needs a slot
             if self.executor is not None and (live := self.lives.get(ref)) is not None:
                 self.executor.is_slow(live)
-        if self._is_still():
+        if self._is_idle():
             self._calm.set()
 
-    def _is_still(self) -> bool:
+    def _is_idle(self) -> bool:
         return self._all_wait() and not self._store.has_work(self.filter)
 
     def _all_wait(self) -> bool:
-        for ref in self._store.held(self.name):
+        for ref in self._store.held_by(self.name):
             live = self.lives.get(ref)
             if live is None:
                 return False
-            # A thread that was woken is away until it gets its turn: only the store knows that it goes on.
+            # A woken thread counts as away until it gets its turn: only the store knows that it goes on.
             if not (self._store.is_blocked(ref) if live.work is not None else live.away):
                 return False
         return True
@@ -223,21 +234,21 @@ class Crew:
             )
 
 
-async def _until_gone(children: Children) -> None:
-    """Its processes were killed; a loop that is closed before that is noticed leaks their sockets."""
+async def _until_gone(children: ChildPool) -> None:
+    """Wait for killed child processes: a loop closed earlier would leak their sockets."""
     for _ in range(200):
-        if not children._idle and not children._busy:
+        if not children.children:
             return
         await asyncio.sleep(0.01)
 
 
-def _task_of(lives: dict[Ref, Live], outcome: Outcome) -> str:
+def _task_of(lives: dict[Ref, RunState], outcome: Outcome) -> str:
     live = lives.get((outcome.id, outcome.run))
     return "its task is unknown" if live is None else live.task.name
 
 
-def path_of(app: App) -> str:
-    """Where a child process finds the app."""
+def import_path(app: App) -> str:
+    """`module:attribute` of the app, for child processes."""
     for name, module in list(sys.modules.items()):
         if name == "__main__":
             continue
@@ -249,30 +260,34 @@ def path_of(app: App) -> str:
     )
 
 
-class PacedExecutor(Executor):
-    """An executor with one slot that lends more of them, up to `most`, to let others run beside slow runs."""
+class SequentialExecutor(Executor):
+    """An executor with one slot. It lends up to `most` slots, so that jobs run beside slow ones."""
 
-    def __init__(self, *args: Any, most: int, changed: Callable[[], None], **options: Any) -> None:
+    def __init__(
+        self, *args: Any, most: int, changed: Callable[[], None], hears: HarnessStore | None, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self._most, self._changed = most, changed
-        self._reasons: dict[Live, set[str]] = {}
+        if hears is not None:
+            self._listener = InProcessListener(hears, self._settings.queues, self._filter, self._news)
+        self._reasons: dict[RunState, set[str]] = {}
         self._lock = threading.Lock()
 
-    def waits(self, live: Live, begins: bool) -> None:
-        self._excuse(live, "away", begins)
+    def waits(self, live: RunState, begins: bool) -> None:
+        self._lend(live, "away", begins)
         self._changed()
 
-    def is_slow(self, live: Live) -> None:
+    def is_slow(self, live: RunState) -> None:
         lent = sum(1 for reasons in list(self._reasons.values()) if "away" not in reasons)
         if lent < self._most - 1:
-            self._excuse(live, "slow", True)
+            self._lend(live, "slow", True)
 
-    def has_ended(self, live: Live) -> None:
+    def has_ended(self, live: RunState) -> None:
         for reason in list(self._reasons.get(live, ())):
-            self._excuse(live, reason, False)
+            self._lend(live, reason, False)
 
-    def _excuse(self, live: Live, reason: str, begins: bool) -> None:
-        """A run with any excuse uses no slot."""
+    def _lend(self, live: RunState, reason: str, begins: bool) -> None:
+        """Start or end one reason of a run to use no slot."""
         with self._lock:
             reasons = self._reasons.setdefault(live, set())
             before = bool(reasons)
@@ -284,46 +299,46 @@ class PacedExecutor(Executor):
             super().waits(live, after)
 
 
-class Witness(Judge):
-    """A judge that remembers what was raised, to raise it again in the test."""
+class RecordingJudge(Judge):
+    """Keeps the exceptions of runs, so that the test can raise them again."""
 
     def __init__(self, judge: Judge, raised: dict[Ref, BaseException]) -> None:
         self.__dict__.update(judge.__dict__)
         self._raised = raised
 
-    def failure(self, live: Live, error: BaseException) -> Outcome:
+    def failure(self, live: RunState, error: BaseException) -> Outcome:
         self._raised[live.ref] = error
         return super().failure(live, error)
 
-    def undecodable(self, live: Live, error: BaseException) -> Outcome:
+    def undecodable(self, live: RunState, error: CodecError) -> Outcome:
         self._raised[live.ref] = error
         return super().undecodable(live, error)
 
 
-class InProcess:
-    """Runs jobs that want a process of their own like all others: on the loop or in a thread."""
+class InProcessRunner:
+    """Runs isolated jobs like all others: on the loop or in a thread."""
 
     def __init__(self, on_loop: Runner, in_threads: Runner, middleware: bool) -> None:
         self._on_loop, self._in_threads, self._middleware = on_loop, in_threads, middleware
 
-    def start(self, live: Live, ended: Ended) -> None:
+    def start(self, live: RunState, ended: Ended) -> None:
         self._place(live).start(live, ended)
 
-    def stop(self, live: Live) -> None:
+    def stop(self, live: RunState) -> None:
         self._place(live).stop(live)
 
     def close(self) -> None:
-        """They are closed by themselves."""
+        """Both runners are closed by their owner."""
 
-    def _place(self, live: Live) -> Runner:
+    def _place(self, live: RunState) -> Runner:
         return self._on_loop if live.task.is_async or self._middleware else self._in_threads
 
 
-class HeadStart:
-    """Calls `over` after so many ticks, unless it is ended before."""
+class SlowRunTimer:
+    """Calls `over` after `SLOW_AFTER` ticks, unless cancelled before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, over: Callable[[], None]) -> None:
-        self._loop, self._over, self._left = loop, over, HEAD_START
+        self._loop, self._over, self._left = loop, over, SLOW_AFTER
         self._timer = loop.call_later(TICK, self._tick)
 
     def _tick(self) -> None:
@@ -333,33 +348,34 @@ class HeadStart:
         else:
             self._over()
 
-    def end(self) -> None:
+    def cancel(self) -> None:
         self._timer.cancel()
 
 
-class Noted:
-    """A runner, and a note of each run while it lives."""
+class TrackedRunner:
+    """A runner that lists each run in the worker while it lasts."""
 
-    def __init__(self, runner: Runner, crew: Crew) -> None:
-        self._runner, self._crew = runner, crew
+    def __init__(self, runner: Runner, worker: InProcessWorker) -> None:
+        self._runner, self._crew = runner, worker
         self._loop = asyncio.get_running_loop()
 
-    def start(self, live: Live, ended: Ended) -> None:
-        crew = self._crew
-        crew.lives[live.ref] = live
-        executor = crew.executor
+    def start(self, live: RunState, ended: Ended) -> None:
+        worker = self._crew
+        worker.lives[live.ref] = live
+        executor = worker.executor
         assert executor is not None
-        head_start = HeadStart(self._loop, lambda: executor.is_slow(live))
+        timer = SlowRunTimer(self._loop, lambda: executor.is_slow(live))
 
-        def note_end(live: Live, outcome: Outcome) -> None:
-            head_start.end()
-            crew.lives.pop(live.ref, None)
+        def note_end(live: RunState, outcome: Outcome) -> None:
+            timer.cancel()
+            worker.lives.pop(live.ref, None)
             ended(live, outcome)
             executor.has_ended(live)
+            live.handle = None  # breaks a reference cycle with the context of its task
 
         self._runner.start(live, note_end)
 
-    def stop(self, live: Live) -> None:
+    def stop(self, live: RunState) -> None:
         self._runner.stop(live)
 
     def close(self) -> None:

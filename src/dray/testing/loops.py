@@ -1,10 +1,12 @@
-"""An event loop that runs while somebody waits for it, and stands still in between."""
+"""An event loop that runs only during a call, and `call_soon` from any thread."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -14,50 +16,52 @@ T = TypeVar("T")
 Main = Callable[[], Coroutine[Any, Any, T]]
 
 
-def in_running_loop() -> bool:
+def running_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
 
 
-class OwnLoop:
-    """What was started on it and has not ended goes on with the next call."""
+def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Call in the next turn of the loop; may be used from any thread."""
+    if running_loop() is loop:
+        loop.call_soon(callback)
+    else:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(callback)
+
+
+class PrivateLoop:
+    """Tasks that have not ended go on with the next call of `run`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, main: Main[T]) -> T:
-        """Run a coroutine to its end: in this thread, or, if it runs a loop already, in another one."""
+        """Run a coroutine to its end, in another thread if this one runs a loop already."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         if self._loop.is_running():
             raise DrayError("a drain is under way already; a job cannot start another one")
-        if in_running_loop():
+        if running_loop() is not None:
             return self._run_beside(self._loop, main)
         return self._loop.run_until_complete(main())
 
     def _run_beside(self, loop: asyncio.AbstractEventLoop, main: Main[T]) -> T:
-        results: list[T] = []
-        errors: list[BaseException] = []
-        context = copy_context()
+        context, result = copy_context(), Future[T]()
 
         def work() -> None:
             try:
-                results.append(context.run(loop.run_until_complete, main()))
+                result.set_result(context.run(loop.run_until_complete, main()))
             except BaseException as error:
-                errors.append(error)
+                result.set_exception(error)
 
-        thread = threading.Thread(target=work, name="dray drain", daemon=True)
-        thread.start()
-        thread.join()
-        if errors:
-            raise errors[0]
-        return results[0]
+        threading.Thread(target=work, name="dray drain", daemon=True).start()
+        return result.result()
 
     def close(self) -> None:
-        """Cancel what is left on it, and let go of it."""
+        """Cancel the tasks that are left, and close the loop."""
         if self._loop is None:
             return
         try:

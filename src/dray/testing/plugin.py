@@ -1,7 +1,6 @@
 """The pytest plugin: fixtures `dray_app`, `dray_testing` and `dray_worker`. See docs/testing.md.
 
-pytest loads it in every run of everybody who has dray installed, so it imports nothing of dray before a
-fixture is asked for.
+pytest loads it wherever dray is installed, so it imports nothing of dray before a fixture is used.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from dray.app import App
     from dray.testing.harness import Harness
-    from dray.testing.live import LiveWorker
+    from dray.testing.live_worker import LiveWorker
 
 _HARNESS = pytest.StashKey["Harness"]()
 
@@ -38,12 +37,12 @@ def dray_app(request: pytest.FixtureRequest) -> Iterator[App]:
 
 @pytest.fixture
 def dray_testing(request: pytest.FixtureRequest, dray_app: App) -> Iterator[Harness]:
-    """What `app.testing()` gives, for `dray_app`: `drain()`, `advance()`, `enqueued()`, `dead()` …"""
+    """The harness of `dray_app`: `drain()`, `advance()`, `enqueued()`, `dead()` …"""
     harness = request.node.stash.get(_HARNESS, None)
     if harness is not None and harness.app is dray_app:
         yield harness
         return
-    with dray_app.testing() as harness:  # somebody's own `dray_app`
+    with dray_app.testing() as harness:  # `dray_app` was overridden
         yield harness
 
 

@@ -1,4 +1,4 @@
-"""What holds a job back that somebody could run: a pause, too many at once, too many in a while."""
+"""Pauses and limits that keep a ready job from starting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOLDERS: Final = 5
 
 
 class Slots(NamedTuple):
-    """A bound on jobs that run at once."""
+    """A limit of jobs that run at once."""
 
     what: str
     scope: str
@@ -47,7 +47,7 @@ def paused(record: Record, queue: QueueInfo | None) -> Reason | None:
 
 
 async def limited(broker: Broker, record: Record, queue: QueueInfo | None) -> Reason | None:
-    """A limit that is reached: of jobs that run at once, or of starts in a while."""
+    """A limit that is reached: of jobs that run at once, or of starts per period."""
     job, said = record.job, queue or QueueInfo(name=record.job.queue, counts={})
     slots, rates = list(slots_of(job, said)), list(rates_of(job, said))
     if not slots and not rates:
@@ -61,7 +61,7 @@ async def limited(broker: Broker, record: Record, queue: QueueInfo | None) -> Re
 
 
 def slots_of(job: Job, queue: QueueInfo) -> Iterator[Slots]:
-    """Every bound on jobs running at once that a job is under; the operator's word comes first."""
+    """Every limit of jobs at once that applies to a job; the operator's overrides the task's own."""
     task = f"task {job.task} in queue {queue.name}"
     if queue.limits.max_running is not None:
         yield Slots(f"queue {queue.name}", "queue", queue.limits.max_running, lambda other: True)
@@ -80,7 +80,7 @@ def slots_of(job: Job, queue: QueueInfo) -> Iterator[Slots]:
 
 
 def rates_of(job: Job, queue: QueueInfo) -> Iterator[tuple[str, str, Rate]]:
-    """Every rate that a job is under: of what, its scope in `Usage`, and how many."""
+    """Every rate that applies to a job: of what, its scope in `Usage`, the rate."""
     if queue.limits.rate is not None:
         yield f"queue {queue.name}", "queue", Rate.parse(queue.limits.rate)
     of_task = queue.task_limits.get(job.task, Limits()).rate
@@ -110,7 +110,7 @@ async def _too_many(broker: Broker, job: Job, bound: Slots, count: int) -> Reaso
 
 
 def _too_fast(usage: Usage, rates: list[tuple[str, str, Rate]]) -> Reason | None:
-    """Of the rates that are used up, the one that takes longest."""
+    """Of the rates that are used up, the one that frees last."""
     found: list[tuple[int, str, str, Rate]] = []
     for what, scope, rate in rates:
         tat = usage.tats.get(scope, 0)

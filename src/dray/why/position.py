@@ -1,4 +1,4 @@
-"""The place of a ready job in line, and when it may start."""
+"""The position of a ready job in its queue, and an estimate of its start."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from dray.broker.verbs import Broker, Query, QueueInfo
+from dray.documents.worker_registry import WorkerInfo
 from dray.duration import format_duration
 from dray.info import moment
-from dray.job import Record, State
+from dray.job import GROUP_MAX, Record, State
 from dray.policy import Rate
-from dray.roster import WorkerInfo
-from dray.stats import estimate, read_stats
-from dray.why.crew import lacks
+from dray.stats.task_stats import estimate, read_stats
+from dray.why.eligible_workers import lacks
 from dray.why.limits import rates_of, slots_of
 from dray.why.reasons import Reason, clock_time
 
 LOOK_AHEAD: Final = 1000
-"""How many jobs of the line are looked at to tell a position."""
+"""Jobs of the queue that are read to find the position."""
 
 
 async def in_line(
     broker: Broker, record: Record, workers: Sequence[WorkerInfo], queue: QueueInfo | None
 ) -> Reason:
-    """Nothing holds it back but those ahead of it, and those that run."""
+    """Only the jobs ahead of it, and those that run, keep it from starting."""
     job, said = record.job, queue or QueueInfo(name=record.job.queue, counts={})
     others, at_least = await _ready_jobs(broker, record)
     ahead = jobs_ahead(record, others)
@@ -50,13 +50,19 @@ async def in_line(
         details["max_running"] = bound.most
     paced = [worker for worker in able if worker.rate is not None]
     if paced and len(paced) == len(able):
-        told = ", ".join(f"{worker.id} at most {worker.rate}" for worker in paced[:3])
-        text += f"; all workers that could run it keep to a rate of their own: {told}"
+        shown = ", ".join(f"{worker.id} at most {worker.rate}" for worker in paced[:3])
+        text += f"; all workers that could run it keep to a rate of their own: {shown}"
         details["worker_rates"] = {worker.id: worker.rate for worker in paced}
     if record.suspect:
-        text += "; its worker died while it ran, so it runs alone, in a process of its own"
+        text += f"; its worker died while it ran, so it runs in a child process, {_with(record.suspect)}"
         details["suspect"] = True
     return "in_line", text, details
+
+
+def _with(group: int) -> str:
+    if group == 1:
+        return "alone"
+    return "with other suspects" if group >= GROUP_MAX else f"with {group - 1} other suspects at most"
 
 
 def _soon(seconds: float, at: int) -> str:
@@ -66,7 +72,7 @@ def _soon(seconds: float, at: int) -> str:
 
 
 async def _ready_jobs(broker: Broker, record: Record) -> tuple[list[Record], bool]:
-    """Those who stand in the same queue, as far as they are looked at; whether there are more."""
+    """Ready jobs of the same queue, at most `LOOK_AHEAD` or a little more; True if there are others."""
     found: list[Record] = []
     cursor = None
     query = Query(state=State.READY, queue=record.job.queue)
@@ -79,10 +85,10 @@ async def _ready_jobs(broker: Broker, record: Record) -> tuple[list[Record], boo
 
 
 def jobs_ahead(record: Record, others: Iterable[Record]) -> Counter[str]:
-    """How many of each task start before a job.
+    """The number of jobs of each task that start before a job.
 
-    The more important ones, the older ones; and of other groups of its task, which take turns with its own,
-    as many as it has turns to wait.
+    These are jobs of higher priority, and older ones. Other groups of its task take turns with its own group:
+    of each, as many as the turns it has to wait.
     """
     job, ahead = record.job, Counter[str]()
     groups: Counter[str | None] = Counter()
@@ -106,7 +112,7 @@ def jobs_ahead(record: Record, others: Iterable[Record]) -> Counter[str]:
 async def _start_in(
     broker: Broker, record: Record, ahead: Counter[str], slots: int, rates: Sequence[Rate]
 ) -> float | None:
-    """Seconds until it may start, by how long tasks took so far and by its rates; None: nobody can tell."""
+    """Seconds until it may start, by the durations of tasks so far and by its rates; None if unknown."""
     page = await broker.find(Query(state=State.RUNNING, queue=record.job.queue), limit=LOOK_AHEAD)
     held = Counter(one.job.task for one in page.records)
     seconds = estimate(ahead + held, slots, (await read_stats(broker)).tasks)

@@ -1,4 +1,4 @@
-"""The reason as a value, and the reasons that the record of a job tells by itself."""
+"""The reason as a value, and the reasons that a job's own record shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CODES: Final = (
     *("running", "stopping", "succeeded", "dead", "cancelled"),
 )
 _SHOWN: Final = 5
-_DEATHS: Final = frozenset({"poison", "expired", "dropped", "undecodable", "rejected"})
+_DEATHS: Final = frozenset({"poison", "expired", "deadline", "dropped", "undecodable", "rejected"})
+"""Kinds of death, as reasons begin with them; any other death is a failure of the task."""
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +26,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 
     `code` is one of not_found, waits_for_jobs, due_later, retry_later, queue_paused, task_paused, no_workers,
     no_worker_for_queue, no_worker_for_task, no_worker_for_priority, workers_starting, limited, rate_limited,
-    in_line, running, stopping, succeeded, dead, cancelled. What `details` holds is told in docs/why.md.
+    in_line, running, stopping, succeeded, dead, cancelled. docs/why.md lists the `details` of each.
     """
 
     id: str
@@ -43,7 +44,6 @@ Reason = tuple[str, str, dict[str, Any]]
 
 
 def clock_time(ms: int) -> str:
-    """A moment as it stands in a sentence."""
     return f"{moment(ms):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -51,8 +51,8 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def told_by_record(record: Record) -> Reason:
-    """For every state that needs no look at anything else."""
+def read_from_record(record: Record) -> Reason:
+    """The reason for a state that the record explains by itself."""
     return {
         State.SCHEDULED: _scheduled,
         State.RETRYING: _retrying,
@@ -63,7 +63,7 @@ def told_by_record(record: Record) -> Reason:
 
 
 def waiting(record: Record, others: Sequence[Record | None]) -> Reason:
-    """`others` are the first of those it waits for, as they stand now."""
+    """`others` are the first of the jobs it waits for."""
     found = zip(record.waiting, others, strict=False)
     states = {id: State.NOT_FOUND if other is None else other.state for id, other in found}
     shown = ", ".join(f"{id} ({state})" for id, state in list(states.items())[:_SHOWN])

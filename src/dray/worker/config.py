@@ -1,6 +1,6 @@
-"""What the processes of a worker are told at birth: one environment variable each.
+"""The configuration of each process that a worker starts, passed in one environment variable.
 
-Not the command line: settings hold passwords, and every user of a machine can read command lines.
+Not on the command line: settings hold passwords, and every user of a machine can read command lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dray.errors import DrayError
 from dray.settings import Settings
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
+class _ProcessConfig(msgspec.Struct, frozen=True, kw_only=True):
     VARIABLE: ClassVar[str]
     MODULE: ClassVar[str]
 
@@ -24,55 +24,53 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
     """`module:attribute`."""
     settings: Settings
     folder: str
-    """Where modules of the app are found, beside what is installed."""
+    """Where the app's modules are imported from, beside installed packages."""
 
     def command(self) -> list[str]:
-        """What to start."""
         return [sys.executable, "-m", self.MODULE]
 
     def environ(self) -> dict[str, str]:
-        """What to add to the environment it is started with."""
         return {self.VARIABLE: msgspec.json.encode(self).decode()}
 
     @classmethod
     def from_environ(cls, environ: MutableMapping[str, str] | None = None) -> Self:
-        """Read it, and take it out of the environment: nothing that a task starts is to see it."""
+        """Read it and remove it from the environment, so that programs started by tasks do not see it."""
         text = (os.environ if environ is None else environ).pop(cls.VARIABLE, None)
         if text is None:
             raise DrayError(f"{cls.MODULE} is started by dray itself (no {cls.VARIABLE} in the environment)")
         return msgspec.json.decode(text, type=cls)
 
 
-class ExecutorConfig(_Told, frozen=True, kw_only=True):
-    """For `dray.worker.process`. All its file descriptors are to be inherited (`pass_fds`)."""
+class ExecutorConfig(_ProcessConfig, frozen=True, kw_only=True):
+    """For `dray.worker.executor.executor_main`. All its file descriptors must be inherited (`pass_fds`)."""
 
     VARIABLE: ClassVar[str] = "DRAY_EXECUTOR"
-    MODULE: ClassVar[str] = "dray.worker.process"
+    MODULE: ClassVar[str] = "dray.worker.executor.executor_main"
 
     channel: int
     """File descriptor of the socket to the supervisor."""
     worker: str
     number: int
     started: int | None = None
-    """When the worker was started, by the broker's clock."""
+    """Start of the worker, by the broker's clock."""
     burst: bool = False
-    pulse: int
-    """File descriptor of the page for signs of life (`Pulse(fd)`)."""
+    heartbeat: int
+    """File descriptor of the page for signs of life (`SharedHeartbeat(fd)`)."""
     stacks: int
     """File descriptor of the file that stacks are written to on SIGUSR1."""
-    pace: int | None = None
-    """File descriptor of the page with the worker's rate, if it has one (`Pace(rate, fd)`)."""
+    rate: int | None = None
+    """File descriptor of the page with the worker's rate, if it has one (`WorkerRate(rate, fd)`)."""
 
     @property
     def fds(self) -> tuple[int, ...]:
-        return self.channel, self.pulse, self.stacks, *(() if self.pace is None else (self.pace,))
+        return self.channel, self.heartbeat, self.stacks, *(() if self.rate is None else (self.rate,))
 
 
-class ChildConfig(_Told, frozen=True, kw_only=True):
-    """For `dray.worker.child`."""
+class ChildConfig(_ProcessConfig, frozen=True, kw_only=True):
+    """For `dray.worker.run.child_main`."""
 
     VARIABLE: ClassVar[str] = "DRAY_EXECUTOR_CHILD"
-    MODULE: ClassVar[str] = "dray.worker.child"
+    MODULE: ClassVar[str] = "dray.worker.run.child_main"
 
     channel: int
     """File descriptor of the socket to the executor."""
@@ -82,13 +80,13 @@ class ChildConfig(_Told, frozen=True, kw_only=True):
     """The executor's `sys.path`."""
 
 
-class DeclareConfig(_Told, frozen=True, kw_only=True):
-    """For `dray.worker.declare`."""
+class DeclareConfig(_ProcessConfig, frozen=True, kw_only=True):
+    """For `dray.worker.duties.declare`."""
 
     VARIABLE: ClassVar[str] = "DRAY_DECLARE"
-    MODULE: ClassVar[str] = "dray.worker.declare"
+    MODULE: ClassVar[str] = "dray.worker.duties.declare"
 
     parent: int
     """Process id of the supervisor."""
     started: int
-    """When the worker was started, by the broker's clock."""
+    """Start of the worker, by the broker's clock."""

@@ -4,14 +4,17 @@ Everything a broker does is written here in its plainest form; the other brokers
 by the conformance suite and the differential walk. One process only, nothing outlives it: for tests and for
 the simulation.
 
-    broker.py    the verbs; start reading here
-    world.py     what is kept, and the moves everything is made of
-    line.py      the order of ready jobs, and what holds them back
-    accepting.py what becomes of a job that is put
-    edits.py     reading, and changes by hand
-    waiting.py   what is news to whom
-    upkeep.py    what sweep clears away
-    audit.py     the invariants
+    broker   the verbs; start reading here
+    store    the stored state of a namespace, and the moves of a job
+    put      decides about a new job: created, duplicate, or refused
+    take     the order of ready jobs, and the limits that hold them back
+    settle   applies the outcome of a run
+    edit     changes jobs and queues by hand
+    read     reads jobs, queues and the feed
+    wait     finds news for a waiter; blocks until there is some
+    sweep    frees lapsed sessions, buries expired jobs, prunes old records
+    repair   repairs damage to the store
+    audit    checks the invariants
 """
 
 from dray.broker.memory.broker import MemoryBroker

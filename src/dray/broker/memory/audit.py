@@ -4,57 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.broker.memory.line import class_key, lane_key
-from dray.broker.memory.world import Kept, Queue, World
+from dray.broker.memory.store import JobEntry, JobStore, Queue
+from dray.broker.memory.take import class_key, lane_key
 from dray.job import PLACES, Place, State
 
 
-def problems(world: World) -> list[str]:
-    """What is inconsistent, a sentence each."""
+def problems(store: JobStore) -> list[str]:
+    """One sentence per inconsistency."""
     return [
-        *(problem for kept in world.jobs.values() for problem in _of_job(world, kept)),
-        *(problem for queue in world.queues.values() for problem in _of_queue(world, queue)),
-        *_of_sessions(world),
-        *_of_keys(world),
-        *_of_dependants(world),
+        *(problem for entry in store.jobs.values() for problem in _of_job(store, entry)),
+        *(problem for queue in store.queues.values() for problem in _of_queue(store, queue)),
+        *_of_sessions(store),
+        *_of_keys(store),
+        *_of_dependants(store),
     ]
 
 
-def _of_job(world: World, kept: Kept) -> Iterator[str]:
-    id, place, queue = kept.job.id, PLACES.get(kept.state), world.queue(kept.job.queue)
-    class_ = queue.line.classes.get(class_key(kept.job))
-    group = class_.groups.get(kept.job.group) if class_ else None
-    lane = group.lanes.get(lane_key(kept.job)) if group else None
+def _of_job(store: JobStore, entry: JobEntry) -> Iterator[str]:
+    id, place, queue = entry.job.id, PLACES.get(entry.state), store.queue(entry.job.queue)
+    class_ = queue.line.classes.get(class_key(entry.job))
+    group = class_.groups.get(entry.job.group) if class_ else None
+    lane = group.lanes.get(lane_key(entry.job)) if group else None
     ended = place if place in (Place.DEAD, Place.DONE) else Place.DONE
     stands = [
         where
         for where, there in (
-            (Place.WAITING, kept.waiting),
+            (Place.WAITING, entry.waiting),
             (Place.DUE, id in queue.due),
             (Place.READY, lane is not None and id in lane.jobs),
-            (Place.HELD, kept.runs),
+            (Place.HELD, entry.runs),
             (ended, id in queue.ended),
         )
         if there
     ]
     if stands != [place]:
-        yield f"{id} is {kept.state} but stands in {', '.join(stands) or 'no place'}"
-    if kept.offered and (kept.state is not State.RUNNING or id not in queue.offers):
-        yield f"{id} is offered but {kept.state}"
-    if len(kept.runs) > (2 if kept.job.speculate else 1):
-        yield f"{id} has {len(kept.runs)} valid runs"
-    for run in kept.runs.values():
-        session = world.sessions.get(run.session)
+        yield f"{id} is {entry.state} but stands in {', '.join(stands) or 'no place'}"
+    if entry.offered and (entry.state is not State.RUNNING or id not in queue.offers):
+        yield f"{id} is offered but {entry.state}"
+    if len(entry.runs) > (2 if entry.job.speculate else 1):
+        yield f"{id} has {len(entry.runs)} valid runs"
+    if (entry.deadline is None) != (entry.job.deadline is None):
+        yield f"{id} lacks the moment of its deadline, or has one without a deadline"
+    for run in entry.runs.values():
+        session = store.sessions.get(run.session)
         if session is None or (id, run.number) not in session.holds:
             yield f"run {run.number} of {id} is held by {run.session}, which does not know"
-        if run.number > kept.run:
+        if run.number > entry.run:
             yield f"run {run.number} of {id} is newer than its newest"
 
 
-def _of_queue(world: World, queue: Queue) -> Iterator[str]:
+def _of_queue(store: JobStore, queue: Queue) -> Iterator[str]:
     for ids in (queue.due, queue.ended, queue.offers):
         for id in ids:
-            if id not in world.jobs:
+            if id not in store.jobs:
                 yield f"{queue.name} lists {id}, which does not exist"
     for (priority, task, _), class_ in queue.line.classes.items():
         empty = [group.name for group in class_.groups.values() if not group.lanes]
@@ -62,39 +64,39 @@ def _of_queue(world: World, queue: Queue) -> Iterator[str]:
             yield f"{queue.name} keeps an empty class, group or lane for {task} at {priority}"
         for lane in class_.lanes():
             for id in lane.jobs:
-                if id not in world.jobs:
+                if id not in store.jobs:
                     yield f"{queue.name} has {id} in line, which does not exist"
 
 
-def _of_sessions(world: World) -> Iterator[str]:
-    for name, session in world.sessions.items():
+def _of_sessions(store: JobStore) -> Iterator[str]:
+    for name, session in store.sessions.items():
         for id, run in session.holds:
-            kept = world.jobs.get(id)
-            if kept is None or run not in kept.runs or kept.runs[run].session != name:
+            entry = store.jobs.get(id)
+            if entry is None or run not in entry.runs or entry.runs[run].session != name:
                 yield f"session {name} holds run {run} of {id}, which is not so"
 
 
-def _of_keys(world: World) -> Iterator[str]:
-    for (queue, key), (id, until) in world.keys.items():
-        kept = world.jobs.get(id)
-        if kept is None:
+def _of_keys(store: JobStore) -> Iterator[str]:
+    for (queue, key), (id, until) in store.keys.items():
+        entry = store.jobs.get(id)
+        if entry is None:
             yield f"key {key} of {queue} belongs to {id}, which does not exist"
-        elif kept.state.finished and until is None:
-            yield f"key {key} of {queue} belongs to {id}, which is {kept.state}"
-    for kept in world.jobs.values():
-        job = kept.job
-        if job.key is None or job.key_ttl is not None or kept.state.finished:
+        elif entry.state.finished and until is None:
+            yield f"key {key} of {queue} belongs to {id}, which is {entry.state}"
+    for entry in store.jobs.values():
+        job = entry.job
+        if job.key is None or job.key_ttl is not None or entry.state.finished:
             continue
-        if world.keys.get((job.queue, job.key), ("", 0))[0] != job.id:
+        if store.keys.get((job.queue, job.key), ("", 0))[0] != job.id:
             yield f"{job.id} is unfinished but does not have its key {job.key}"
 
 
-def _of_dependants(world: World) -> Iterator[str]:
-    for kept in world.jobs.values():
-        for dependency in kept.waiting:
-            if kept.job.id not in world.dependants.get(dependency, {}):
-                yield f"{kept.job.id} waits for {dependency}, which does not know"
-    for dependency, dependants in world.dependants.items():
+def _of_dependants(store: JobStore) -> Iterator[str]:
+    for entry in store.jobs.values():
+        for dependency in entry.waiting:
+            if entry.job.id not in store.dependants.get(dependency, {}):
+                yield f"{entry.job.id} waits for {dependency}, which does not know"
+    for dependency, dependants in store.dependants.items():
         for id in dependants:
-            if id not in world.jobs or dependency not in world.jobs[id].waiting:
+            if id not in store.jobs or dependency not in store.jobs[id].waiting:
                 yield f"{dependency} would tell {id}, which does not wait for it"

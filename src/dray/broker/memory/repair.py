@@ -1,78 +1,76 @@
-"""What `sweep` puts right: a job in no place or in two, and whatever else `audit` would name.
+"""Repairs damage that `audit` would report, such as a job in no place or in two.
 
-No move of `World` leaves any of it behind. Here it is the specification of what the other brokers repair.
+No move of `JobStore` causes such damage. This is the specification of the repairs of the other brokers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from dray.broker.memory.line import Line, class_key, lane_key
-from dray.broker.memory.world import Kept, Queue, Session, World
+from dray.broker.memory.store import JobEntry, JobStore, Queue, Session
+from dray.broker.memory.take import Line, class_key, lane_key
 from dray.broker.repairs import Round, found
+from dray.broker.rules import deadline_of
 from dray.broker.verbs import Ref
 from dray.job import PLACES, Job, Move, Place, State
 
 
-def mend(world: World, round: Round, limit: int, now: int) -> dict[str, int]:
-    """Look at the next stretch of everything there is; what was put right, by kind."""
-    mending = _Mending(world, now)
-    for kept in round.next("jobs", world.jobs.values(), limit):
-        mending.job(kept)
-    for name in round.next("sessions", world.sessions, limit):
-        mending.session(name, world.sessions[name])
-    for name in round.next("queues", world.queues, limit):
-        mending.queue(world.queues[name])
-    for place in round.next("keys", world.keys, limit):
-        mending.key(place)
-    for dependency in round.next("dependants", world.dependants, limit):
-        mending.dependants(dependency)
-    return found(mending.done)
+def repair_store(store: JobStore, round: Round, limit: int, now: int) -> dict[str, int]:
+    """Check the next stretch of each collection; returns the repairs by kind."""
+    repair = _Repair(store, now)
+    for entry in round.next("jobs", store.jobs.values(), limit):
+        repair.job(entry)
+    for name in round.next("sessions", store.sessions, limit):
+        repair.session(name, store.sessions[name])
+    for name in round.next("queues", store.queues, limit):
+        repair.queue(store.queues[name])
+    for place in round.next("keys", store.keys, limit):
+        repair.key(place)
+    for dependency in round.next("dependants", store.dependants, limit):
+        repair.dependants(dependency)
+    return found(repair.done)
 
 
-class _Mending:
-    def __init__(self, world: World, now: int) -> None:
-        self.world, self.now = world, now
+class _Repair:
+    def __init__(self, store: JobStore, now: int) -> None:
+        self.store, self.now = store, now
         self.done: Counter[str] = Counter()
 
-    def job(self, kept: Kept) -> None:
-        for run in list(kept.runs):
-            self._run(kept, run)
-        if kept.state is State.RUNNING and not kept.runs:
-            self._run_again(kept)
-        self._place(kept)
-        self._offer(kept)
-        self._key_of(kept)
-        self._waits(kept)
+    def job(self, entry: JobEntry) -> None:
+        for run in list(entry.runs):
+            self._run(entry, run)
+        if entry.state is State.RUNNING and not entry.runs:
+            self._run_again(entry)
+        self._deadline(entry)
+        self._place(entry)
+        self._offer(entry)
+        self._key_of(entry)
+        self._waits(entry)
 
     # runs
 
-    def _run(self, kept: Kept, run: int) -> None:
-        """Held by a session that does not know: it does now; by one that is gone: its run is over."""
-        ref, name = (kept.job.id, run), kept.runs[run].session
-        session = self.world.sessions.get(name)
-        if kept.state is not State.RUNNING:
+    def _run(self, entry: JobEntry, run: int) -> None:
+        """A run that its session does not list is added there; if the session is gone, the run is ended."""
+        ref, name = (entry.job.id, run), entry.runs[run].session
+        session = self.store.sessions.get(name)
+        if entry.state is not State.RUNNING:
             self.done["run"] += 1
-            del kept.runs[run]
+            del entry.runs[run]
             if session is not None:
                 session.holds.pop(ref, None)
         elif session is None:
             self.done["run"] += 1
-            self.world.sessions[name] = Session(0)
-            self.world.sessions[name].holds[ref] = None
-            self.world.crash(kept, run, self.now)
-            del self.world.sessions[name]
+            self.store.sessions[name] = Session(0)
+            self.store.sessions[name].holds[ref] = None
+            self.store.crash(entry, run, self.now)
+            del self.store.sessions[name]
         elif ref not in session.holds:
             self.done["run"] += 1
             session.holds[ref] = None
 
-    def _run_again(self, kept: Kept) -> None:
+    def _run_again(self, entry: JobEntry) -> None:
         self.done["run"] += 1
-        kept.suspect = True
-        if kept.cancel is not None:
-            self.world.finish(kept, Move.CANCELLED, State.CANCELLED, self.now, kept.cancel)
-        else:
-            self.world.back_in_line(kept, Move.CRASHED, kept.run)
+        self.store.after_crash(entry, True, 0, entry.run, self.now)
 
     def session(self, name: str, session: Session) -> None:
         for ref in list(session.holds):
@@ -81,50 +79,55 @@ class _Mending:
                 del session.holds[ref]
 
     def _holds(self, name: str, ref: Ref) -> bool:
-        kept = self.world.jobs.get(ref[0])
-        return kept is not None and ref[1] in kept.runs and kept.runs[ref[1]].session == name
+        entry = self.store.jobs.get(ref[0])
+        return entry is not None and ref[1] in entry.runs and entry.runs[ref[1]].session == name
 
     # places
 
-    def _place(self, kept: Kept) -> None:
-        queue, id, place = self.world.queue(kept.job.queue), kept.job.id, PLACES.get(kept.state)
+    def _place(self, entry: JobEntry) -> None:
+        queue, id, place = self.store.queue(entry.job.queue), entry.job.id, PLACES.get(entry.state)
         if id in queue.due and place is not Place.DUE:
             self.done["place"] += 1
             queue.due.remove(id)
         if id in queue.ended and place not in (Place.DEAD, Place.DONE):
             self.done["place"] += 1
             queue.ended.remove(id)
-        if _in_line(queue.line, kept.job) and place is not Place.READY:
+        if _in_line(queue.line, entry.job) and place is not Place.READY:
             self.done["place"] += 1
-            queue.line.leave(kept.job)
+            queue.line.leave(entry.job)
         there = {
             Place.DUE: id in queue.due,
-            Place.READY: _in_line(queue.line, kept.job),
+            Place.READY: _in_line(queue.line, entry.job),
             Place.DEAD: id in queue.ended,
             Place.DONE: id in queue.ended,
         }
         if place is not None and not there.get(place, True):
             self.done["place"] += 1
-            self.world.enter(kept)
+            self.store.enter(entry)
 
-    def _offer(self, kept: Kept) -> None:
-        offers = self.world.queue(kept.job.queue).offers
-        wanted = kept.offered and kept.state is State.RUNNING
-        if kept.offered != wanted or (kept.job.id in offers) != wanted:
+    def _deadline(self, entry: JobEntry) -> None:
+        if (entry.deadline is None) != (entry.job.deadline is None):
+            self.done["record"] += 1
+            entry.deadline = deadline_of(entry.job.deadline, entry.due or entry.job.due, self.now)
+
+    def _offer(self, entry: JobEntry) -> None:
+        offers = self.store.queue(entry.job.queue).offers
+        wanted = entry.offered and entry.state is State.RUNNING
+        if entry.offered != wanted or (entry.job.id in offers) != wanted:
             self.done["offer"] += 1
-            kept.offered = wanted
+            entry.offered = wanted
             if wanted:
-                offers[kept.job.id] = None
+                offers[entry.job.id] = None
             else:
-                offers.pop(kept.job.id, None)
+                offers.pop(entry.job.id, None)
 
     def queue(self, queue: Queue) -> None:
         """Entries without a job."""
         for ids in (queue.due, queue.ended):
-            for id in [id for id in ids if id not in self.world.jobs]:
+            for id in [id for id in ids if id not in self.store.jobs]:
                 self.done["place"] += 1
                 ids.remove(id)
-        for id in [id for id in queue.offers if id not in self.world.jobs]:
+        for id in [id for id in queue.offers if id not in self.store.jobs]:
             self.done["offer"] += 1
             del queue.offers[id]
         self._line(queue.line)
@@ -133,7 +136,7 @@ class _Mending:
         for key, class_ in list(line.classes.items()):
             for name, group in list(class_.groups.items()):
                 for lane_name, lane in list(group.lanes.items()):
-                    for id in [id for id in lane.jobs if id not in self.world.jobs]:
+                    for id in [id for id in lane.jobs if id not in self.store.jobs]:
                         self.done["place"] += 1
                         lane.jobs.remove(id)
                     if not lane.jobs:
@@ -148,50 +151,50 @@ class _Mending:
 
     # keys
 
-    def _key_of(self, kept: Kept) -> None:
-        job = kept.job
-        if job.key is None or job.key_ttl is not None or kept.state.finished:
+    def _key_of(self, entry: JobEntry) -> None:
+        job = entry.job
+        if job.key is None or job.key_ttl is not None or entry.state.finished:
             return
-        holder = self.world.keys.get((job.queue, job.key), ("", None))[0]
+        holder = self.store.keys.get((job.queue, job.key), ("", None))[0]
         if holder != job.id and not self._rightful(job.queue, job.key, holder):
             self.done["key"] += 1
-            self.world.keys[job.queue, job.key] = (job.id, None)
+            self.store.keys[job.queue, job.key] = (job.id, None)
 
     def key(self, place: tuple[str, str]) -> None:
-        id, until = self.world.keys[place]
-        kept = self.world.jobs.get(id)
-        if kept is None or (kept.state.finished and until is None):
+        id, until = self.store.keys[place]
+        entry = self.store.jobs.get(id)
+        if entry is None or (entry.state.finished and until is None):
             self.done["key"] += 1
-            del self.world.keys[place]
+            del self.store.keys[place]
 
     def _rightful(self, queue: str, key: str, holder: str) -> bool:
-        kept = self.world.jobs.get(holder)
-        return kept is not None and (kept.job.queue, kept.job.key) == (queue, key)
+        entry = self.store.jobs.get(holder)
+        return entry is not None and (entry.job.queue, entry.job.key) == (queue, key)
 
     # dependencies
 
-    def _waits(self, kept: Kept) -> None:
-        world, id = self.world, kept.job.id
-        if kept.state is State.WAITING and not kept.waiting:
+    def _waits(self, entry: JobEntry) -> None:
+        store, id = self.store, entry.job.id
+        if entry.state is State.WAITING and not entry.waiting:
             self.done["dependency"] += 1
-            world.line_up(kept, Move.RELEASED, kept.job.due, self.now)
-        elif kept.state is not State.WAITING and kept.waiting:
+            store.line_up(entry, Move.RELEASED, entry.job.due, self.now)
+        elif entry.state is not State.WAITING and entry.waiting:
             self.done["dependency"] += 1
-            world.stop_waiting(kept)
-        for dependency in kept.waiting:
-            if id not in world.dependants.get(dependency, {}):
+            store.stop_waiting(entry)
+        for dependency in entry.waiting:
+            if id not in store.dependants.get(dependency, {}):
                 self.done["dependency"] += 1
-                world.dependants.setdefault(dependency, {})[id] = None
-                other = world.jobs.get(dependency)
+                store.dependants.setdefault(dependency, {})[id] = None
+                other = store.jobs.get(dependency)
                 if other is not None and other.state.finished:
-                    world.outbox.append((id, dependency, other.state))
+                    store.outbox.append((id, dependency, other.state))
 
     def dependants(self, dependency: str) -> None:
-        for id in list(self.world.dependants[dependency]):
-            kept = self.world.jobs.get(id)
-            if kept is None or dependency not in kept.waiting:
+        for id in list(self.store.dependants[dependency]):
+            entry = self.store.jobs.get(id)
+            if entry is None or dependency not in entry.waiting:
                 self.done["dependency"] += 1
-                self.world.forget_dependant(dependency, id)
+                self.store.forget_dependant(dependency, id)
 
 
 def _in_line(line: Line, job: Job) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
-from dray.broker.checks import matches
+from dray.broker.rules import matches
 from dray.broker.verbs import Filter, Limits, Pause, Usage
 from dray.job import Job
 from dray.policy import Rate
@@ -25,7 +25,7 @@ from dray.policy import Rate
 ClassKey = tuple[int, str, int]
 LaneKey = tuple[str | None, str | None]
 Bucket = tuple[str, str]
-"""What a rate is counted by: ("queue", ""), ("task", name), ("key", rate key); ("put", "") for arrivals."""
+"""The scope of a rate: ("queue", ""), ("task", name), ("key", rate key); ("put", "") for accepted jobs."""
 
 
 class Sorted:
@@ -114,7 +114,7 @@ class Line:
     """All ready jobs of a queue.
 
     `running(what, name)` counts the runs held right now by ("queue", ""), ("task", t), ("group", g) or
-    ("key", k): slots are counted from the truth, so there is no counter that could leak.
+    ("key", k): running jobs are counted from their runs, so there is no counter that could leak.
     """
 
     def __init__(self, running: Callable[[str, str], int]) -> None:
@@ -144,7 +144,7 @@ class Line:
         lane.jobs.add(number, 0, job.id)
 
     def leave(self, job: Job) -> None:
-        """What is empty goes: a class, group or lane exists while it has jobs."""
+        """Remove the job, and its lane, group and class once they are empty."""
         class_ = self.classes[class_key(job)]
         group = class_.groups[job.group]
         group.lanes[lane_key(job)].jobs.remove(job.id)
@@ -182,7 +182,7 @@ class Line:
         group.turn = self._next_turn()
 
     def class_room(self, task: str, declared: Class, now: int) -> int:
-        """How many jobs of a class the limits of queue and task let start now."""
+        """Jobs of a class that the limits of queue and task let start now."""
         rate, most = self.task_limit(task, declared)
         return min(
             self._slots("queue", "", self.limits.max_running),
@@ -192,7 +192,7 @@ class Line:
         )
 
     def lane_room(self, group: str | None, key: LaneKey, lane: Lane, now: int) -> int:
-        """How many jobs of a lane the limits of its group and keys let start now."""
+        """Jobs of a lane that the limits of its group and keys let start now."""
         rate_key, running_key = key
         room = _MANY
         if group is not None:
@@ -204,7 +204,7 @@ class Line:
         return room
 
     def job_room(self, job: Job, now: int) -> int:
-        """The same for a job that stands in no lane, a second run of a running one: by its own word."""
+        """The room for a second run of a running job, by the limits that the job declares itself."""
         lane, declared = Lane(), Class()
         lane.declare(job)
         declared.declare(job)
@@ -231,7 +231,7 @@ class Line:
         self._spend(_ACCEPTED, self.limits.enqueue_rate, now)
 
     def usage(self, job: Job, now: int) -> Usage:
-        """How much is in use of what may limit a job."""
+        """The use of the limits that apply to a job."""
         held = {"queue": "", "task": job.task, "group": job.group, "key": job.running_key}
         rated = {"queue": "", "task": job.task, "key": job.rate_key}
         return Usage(
@@ -248,7 +248,7 @@ class Line:
         return rate, most
 
     def frees_at(self, filter: Filter, now: int) -> int | None:
-        """When the first rate that holds back something in `filter` has room again."""
+        """The first moment at which a rate that holds back something in `filter` has room again."""
         times = []
         for (priority, task, version), class_ in self.classes.items():
             if not matches(filter, task, priority, version) or self.paused or task in self.paused_tasks:
@@ -262,14 +262,14 @@ class Line:
         return min(times, default=None)
 
     def forget_rates(self, now: int) -> int:
-        """Drop what a fresh bucket would say as well."""
+        """Drop rates that lie in the past: a missing one means the same."""
         past = [bucket for bucket, tat in self.rates.items() if tat <= now * 1000]
         for bucket in past:
             del self.rates[bucket]
         return len(past)
 
     def oldest_unimportant(self, priority: int) -> str | None:
-        """Whom `drop-oldest` drops: the first in line of the least important not above `priority`."""
+        """The job that `drop-oldest` drops: the first in line of the least important not above `priority`."""
         waiting = [
             (-key[0], lane.jobs.first() or 0, lane.jobs.head())
             for key, class_ in self.classes.items()

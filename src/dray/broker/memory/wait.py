@@ -1,4 +1,4 @@
-"""What is news to whom, and sleeping until there is some."""
+"""Finds news for a waiter, and blocks until there is some."""
 
 from __future__ import annotations
 
@@ -6,54 +6,55 @@ import asyncio
 import threading
 from contextlib import suppress
 
-from dray.broker.checks import matches
-from dray.broker.memory.world import Kept, Queue, World
+from dray.broker.memory.store import JobEntry, JobStore, Queue
+from dray.broker.rules import is_overdue, matches
 from dray.broker.verbs import Interest, Wake
 
 
-def news(world: World, interest: Interest, now: int) -> Wake:
-    mail = world.mail.pop(interest.watcher, {}) if interest.watcher else {}
-    return Wake(_has_work(world, interest, now), _has_word(world, interest.session), tuple(mail))
+def news(store: JobStore, interest: Interest, now: int) -> Wake:
+    mail = store.mail.pop(interest.watcher, {}) if interest.watcher else {}
+    queues = tuple(name for name in interest.queues if _has_work(store, name, interest, now))
+    return Wake(bool(queues), _has_notification(store, interest.session), tuple(mail), queues=queues)
 
 
-def _has_word(world: World, name: str | None) -> bool:
-    """Anything that `renew` has not told yet; it tells all of it, again and again."""
-    session = world.sessions.get(name or "")
+def _has_notification(store: JobStore, name: str | None) -> bool:
+    """The session has notifications that `renew` has not reported yet."""
+    session = store.sessions.get(name or "")
     if session is None:
         return name is not None
-    asked = {ref for ref in session.holds if world.jobs[ref[0]].cancel is not None}
+    asked = {ref for ref in session.holds if store.jobs[ref[0]].cancel is not None}
     return bool((asked | set(session.void)) - session.heard)
 
 
-def _has_work(world: World, interest: Interest, now: int) -> bool:
-    for name in interest.queues:
-        queue = world.queue(name)
-        if queue.due.until(now, 1) or any(
+def _has_work(store: JobStore, name: str, interest: Interest, now: int) -> bool:
+    queue = store.queue(name)
+    return (
+        bool(queue.due.until(now, 1))
+        or any(
             queue.line.class_room(key[1], queue.line.classes[key], now)
             for key in queue.line.open_classes(interest.filter, now)
-        ):
-            return True
-        if any(_offers_to(interest, world.jobs[id], queue, now) for id in queue.offers):
-            return True
-    return False
+        )
+        or any(_offers_to(interest, store.jobs[id], queue, now) for id in queue.offers)
+    )
 
 
-def _offers_to(interest: Interest, kept: Kept, queue: Queue, now: int) -> bool:
-    job, line = kept.job, queue.line
+def _offers_to(interest: Interest, entry: JobEntry, queue: Queue, now: int) -> bool:
+    job, line = entry.job, queue.line
     return bool(
         matches(interest.filter, job.task, job.priority, job.version)
         and not line.paused
+        and not is_overdue(entry.deadline, now)
         and job.task not in line.paused_tasks
-        and all(run.session != interest.session for run in kept.runs.values())
+        and all(run.session != interest.session for run in entry.runs.values())
         and line.job_room(job, now)
     )
 
 
-def next_time(world: World, interest: Interest, now: int) -> int | None:
-    """When there may be work though nothing happens: a job falls due or a rate has room again."""
+def next_time(store: JobStore, interest: Interest, now: int) -> int | None:
+    """The next moment at which a job falls due or a rate has room again."""
     times: list[int] = []
     for name in interest.queues:
-        queue = world.queue(name)
+        queue = store.queue(name)
         times += [t for t in (queue.due.first(), queue.line.frees_at(interest.filter, now)) if t is not None]
     return min(times, default=None)
 
@@ -87,4 +88,6 @@ class Sleeper:
         if self._roused:
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), seconds)
+            # Not `wait_for`: on Python 3.11 it forgets a cancel that comes together with the event.
+            async with asyncio.timeout(seconds):
+                await self._event.wait()

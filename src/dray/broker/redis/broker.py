@@ -1,36 +1,19 @@
-"""The verbs of the Redis broker: each is a few script calls, see the modules named in `dray.broker.redis`."""
+"""The Redis broker: each verb is a few script calls in the module of its name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
 
-from msgspec import UNSET, UnsetType
-
-from dray.broker.checks import (
-    check_beats,
-    check_cursor,
-    check_doc,
-    check_edit,
-    check_get,
-    check_kind,
-    check_limit,
-    check_page,
-    check_puts,
-    check_query,
-    check_session,
-    check_settle,
-    check_take,
-    check_wait,
-)
-from dray.broker.redis import accepting, editing, reading, sessions, taking, upkeep
-from dray.broker.redis.bell import BlockingBell, LoopBell
+from dray.broker.base import BaseBroker, Durability
+from dray.broker.redis import edit, put, read, repair, sessions, settle, sweep, take
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow_all
 from dray.broker.redis.options import read_url
-from dray.broker.redis.waiting import Waiting
+from dray.broker.redis.pubsub import BlockingSubscriber, LoopSubscriber
+from dray.broker.redis.read_newest import newest as newest_first
+from dray.broker.redis.server import read_use
+from dray.broker.redis.wait import Waits
+from dray.broker.servers import ServerUse
 from dray.broker.verbs import (
-    PAGE_MAX,
     Accepted,
     Beat,
     Doc,
@@ -54,18 +37,18 @@ from dray.broker.verbs import (
     Wake,
 )
 from dray.job import Job, Outcome, Record, Settled, Taken
-from dray.policy import Retention
+from dray.policy import ConnectionSettings, Retention
 
 
-class RedisBroker:
-    """A namespace on a Redis or Valkey server, or on a cluster of them."""
+class RedisBroker(BaseBroker):
+    """A namespace on a Redis or Valkey server, or on a cluster of them. Threads share a blocking one."""
 
     def __init__(self, core: Core, namespace: str) -> None:
-        self.namespace, self.retention = namespace, core.retention
+        self.namespace, self.retention, self.threadsafe = namespace, core.retention, core.blocking
         self._core = core
-        bell = BlockingBell if core.blocking else LoopBell
-        self._bell: LoopBell | BlockingBell = bell(core.router, core.options)
-        self._waiting = Waiting(core, self._bell)
+        kind = BlockingSubscriber if core.blocking else LoopSubscriber
+        self._subscriber: LoopSubscriber | BlockingSubscriber = kind(core.router, core.options)
+        self._waits = Waits(core, self._subscriber)
 
     @classmethod
     async def open(
@@ -74,11 +57,12 @@ class RedisBroker:
         namespace: str = "dray",
         *,
         retention: Retention | None = None,
+        access: ConnectionSettings | None = None,
         blocking: bool = False,
         clock: Callable[[], int] | None = None,
     ) -> RedisBroker:
         """Open `redis://host:6379/0?timeout=10s`; see docs/brokers.md for all forms and options."""
-        core = Core(read_url(url), namespace, retention or Retention(), clock, blocking)
+        core = Core(read_url(url, access), namespace, retention or Retention(), clock, blocking)
         try:
             await core.open()
         except BaseException:
@@ -89,138 +73,92 @@ class RedisBroker:
     def clock(self) -> int:
         return self._core.time(None)
 
-    async def put(
-        self,
-        jobs: Sequence[Job],
-        *,
-        when: DocWrite | None = None,
-        durability: Literal["normal", "full"] | None = None,
-        now: int | None = None,
+    async def _put(
+        self, jobs: Sequence[Job], when: DocWrite | None, durability: Durability | None, now: int | None
     ) -> list[Accepted]:
-        check_puts(jobs, when, durability)
-        return await accepting.put(self._core, jobs, when, now)
+        return await put.put(self._core, jobs, when, now)
 
-    async def take(
-        self,
-        session: str,
-        request: int,
-        queues: Sequence[str],
-        filter: Filter,
-        want: int,
-        *,
-        now: int | None = None,
+    async def _take(
+        self, session: str, request: int, queues: Sequence[str], filter: Filter, want: int, now: int | None
     ) -> list[Taken]:
-        check_take(session, request, queues, filter, want)
-        return await taking.take(self._core, session, request, queues, filter, want, now)
+        return await take.take(self._core, session, request, queues, filter, want, now)
 
-    async def settle(
-        self, session: str, outcomes: Sequence[Outcome], *, now: int | None = None
-    ) -> list[Settled]:
-        check_settle(session, outcomes)
-        return await taking.settle(self._core, session, outcomes, now)
+    async def _settle(self, session: str, outcomes: Sequence[Outcome], now: int | None) -> list[Settled]:
+        return await settle.settle(self._core, session, outcomes, now)
 
-    async def renew(self, beats: Sequence[Beat], *, now: int | None = None) -> list[Heard]:
-        check_beats(beats)
+    async def _renew(self, beats: Sequence[Beat], now: int | None) -> list[Heard]:
         return await sessions.renew(self._core, beats, now)
 
-    async def release(
-        self, session: str, *, suspect: bool = True, blamed: Collection[Ref] = (), now: int | None = None
-    ) -> int:
-        check_session(session)
-        ended = await sessions.release(self._core, session, now, suspect=suspect, blamed=blamed)
-        if ended is None:
-            return 0
-        await follow_all(self._core, ended[1], now)
-        return ended[0]
+    async def _release(self, session: str, suspect: bool, blamed: Collection[Ref], now: int | None) -> int:
+        return await sessions.release(self._core, session, now, suspect, blamed)
 
-    async def sweep(self, limit: int = 1000, *, lapse: bool = True, now: int | None = None) -> Swept:
-        check_limit(limit)
-        return await upkeep.sweep(self._core, limit, lapse, now)
+    async def _sweep(self, limit: int, lapse: bool, now: int | None) -> Swept:
+        return await sweep.sweep(self._core, limit, lapse, now)
 
-    async def edit(
+    async def _edit_scope(self, scope: Scope, action: ScopeAction, now: int | None) -> None:
+        await edit.set_scope(self._core, scope, action, now)
+
+    async def _edit_jobs(
         self,
-        selection: Ids | Query | Scope,
-        action: JobAction | ScopeAction,
-        *,
-        cursor: str | None = None,
-        limit: int = PAGE_MAX,
-        dry_run: bool = False,
-        now: int | None = None,
+        selection: Ids | Query,
+        action: JobAction,
+        cursor: str | None,
+        limit: int,
+        dry_run: bool,
+        now: int | None,
     ) -> Edited:
-        check_edit(selection, action, limit)
-        if isinstance(selection, Scope) and isinstance(action, ScopeAction):
-            if not dry_run:
-                await editing.set_scope(self._core, selection, action, now)
-            return Edited()
-        if isinstance(selection, Ids) and isinstance(action, JobAction):
-            return await editing.edit_ids(self._core, selection.ids, action, cursor, limit, dry_run, now)
-        if isinstance(selection, Query) and isinstance(action, JobAction):
-            return await editing.edit_query(self._core, selection, action, cursor, limit, dry_run, now)
-        raise AssertionError("check_edit lets no other pair through")
+        if isinstance(selection, Ids):
+            return await edit.edit_ids(self._core, selection.ids, action, cursor, limit, dry_run, now)
+        return await edit.edit_query(self._core, selection, action, cursor, limit, dry_run, now)
 
-    async def get(
-        self, ids: Sequence[str], *, watch: str | None = None, now: int | None = None
-    ) -> list[Record | None]:
-        check_get(ids, watch)
-        return await reading.get(self._core, ids, watch, now)
+    async def _get(self, ids: Sequence[str], watch: str | None, now: int | None) -> list[Record | None]:
+        return await read.get(self._core, ids, watch, now)
 
-    async def find(
-        self, query: Query, *, cursor: str | None = None, limit: int = 100, now: int | None = None
+    async def _find(
+        self, query: Query, cursor: str | None, limit: int, newest: bool, now: int | None
     ) -> Page:
-        check_page(limit)
-        check_query(query)
-        return await reading.find(self._core, query, cursor, limit, now)
+        if newest:
+            return await newest_first(self._core, query, cursor, limit, now)
+        return await read.find(self._core, query, cursor, limit, now)
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
-        return await reading.queue_infos(self._core, now)
+        return await read.queue_infos(self._core, now)
+
+    async def queue_names(self) -> list[str]:
+        return await self._core.queues()
 
     async def usage(self, job: Job, *, now: int | None = None) -> Usage:
-        return await reading.usage(self._core, job, now)
+        return await read.usage(self._core, job, now)
 
-    async def doc(
-        self,
-        kind: str,
-        name: str,
-        value: bytes | UnsetType | None = UNSET,
-        *,
-        expect_version: int | None = None,
-        ttl: int | None = None,
-        now: int | None = None,
-    ) -> DocReply:
-        check_doc(kind, name, value, expect_version, ttl)
-        if isinstance(value, UnsetType):
-            call = self._core.on_own("doc", now, kind, name, "read")
-        else:
-            write = DocWrite(kind=kind, name=name, value=value, expect_version=expect_version, ttl=ttl)
-            call = accepting.write_doc(self._core, write, now)
-        written, stored = await self._core.call(call)
-        return DocReply(bool(written), reading.read_doc(kind, name, stored))
+    async def _read_doc(self, kind: str, name: str, now: int | None) -> Doc | None:
+        _, stored = await self._core.call(self._core.on_own("doc", now, kind, name, "read"))
+        return read.read_doc(kind, name, stored)
 
-    async def docs(self, kind: str, *, now: int | None = None) -> list[Doc]:
-        check_kind(kind)
-        return await reading.docs(self._core, kind, now)
+    async def _write_doc(self, write: DocWrite, now: int | None) -> DocReply:
+        written, stored = await self._core.call(put.write_doc(self._core, write, now))
+        return DocReply(bool(written), read.read_doc(write.kind, write.name, stored))
 
-    async def events(self, cursor: Mapping[str, int] | None = None, *, limit: int = 1000) -> Feed:
-        check_limit(limit)
-        if cursor is not None:
-            check_cursor(cursor)
-        return await reading.feed(self._core, cursor, limit)
+    async def _docs(self, kind: str, now: int | None) -> list[Doc]:
+        return await read.docs(self._core, kind, now)
 
-    async def wait(self, interest: Interest, timeout: float) -> Wake:
-        check_wait(interest, timeout)
-        return await self._waiting.wait(interest, timeout)
+    async def _events(self, cursor: Mapping[str, int] | None, limit: int) -> Feed:
+        return await read.feed(self._core, cursor, limit)
+
+    async def _wait(self, interest: Interest, timeout: float) -> Wake:
+        return await self._waits.wait(interest, timeout)
 
     async def audit(self) -> list[str]:
-        """What is inconsistent, queue by queue."""
-        names = await self._core.queues()
-        replies = await self._core.calls([self._core.on_queue("audit", name, 0) for name in names])
-        return [
-            f"{name}: {problem.decode()}"
-            for name, problems in zip(names, replies, strict=True)
-            for problem in problems
-        ]
+        return await repair.audit(self._core)
+
+    async def servers(self) -> list[ServerUse]:
+        """The current use of all primaries."""
+        return await read_use(self._core.router)
+
+    async def erase(self, kinds: Collection[str]) -> None:
+        """Delete an unused namespace without jobs, and its documents of these kinds."""
+        await self._core.erase(kinds)
 
     async def close(self) -> None:
-        await self._waiting.settle()
-        self._bell.close()
+        await self._waits.finish()
+        self._subscriber.close()
         self._core.router.close()

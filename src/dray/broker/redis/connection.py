@@ -1,31 +1,37 @@
-"""One connection to one server: commands out, replies in, in order, without retries.
+"""One connection to one server: it sends commands and reads replies, in order, without retries.
 
-`Link` lives on an event loop, `BlockingLink` needs none; both are used as `await link.exchange(data, count)`.
-What is written in one turn of the loop leaves in one piece, so calls that are made together travel together.
+`LoopConnection` lives on an event loop, `BlockingConnection` needs none. Commands sent in one turn of the
+loop leave in one write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import math
+import os
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import hiredis
 
-from dray.broker.redis.faults import cut, refused, silent, too_old, unreachable
+from dray.broker.redis.errors import cut, refused, replaced, silent, too_old, unreachable
 from dray.broker.redis.options import Address, Options
 from dray.errors import BrokerAway, BrokerError
 
 Reply = Any
 """Bytes, int, None, a list of replies, or a `hiredis.ReplyError`."""
+SILENCE: Final = 0.5
+"""`on_silence` is called every so many seconds while a call is unanswered."""
 
 
-class Wire(Protocol):
-    """What the router needs of a connection."""
+class Connection(Protocol):
+    """The interface that the router uses."""
 
     address: Address
     mode: str
@@ -39,60 +45,62 @@ class Wire(Protocol):
     def close(self) -> None: ...
 
 
-class Link(asyncio.Protocol):
+class LoopConnection(asyncio.Protocol):
     """A connection on an event loop."""
 
     def __init__(
-        self, address: Address, timeout: float, heard: Callable[[Reply], None] | None = None
+        self, address: Address, timeout: float, on_message: Callable[[Reply], None] | None = None
     ) -> None:
         self.address, self.mode = address, ""
         self._timeout = timeout
-        self._heard = heard
-        """Takes what comes unasked, on a connection that listens."""
+        self._on_message = on_message
+        """Called with published messages, on a connection that subscribes."""
+        self.on_silence: Callable[[LoopConnection], None] | None = None
+        """Called while a call goes unanswered: the node may have been replaced."""
         self._reader = hiredis.Reader()
         self._pending: deque[tuple[int, list[Reply], asyncio.Future[list[Reply]], float]] = deque()
         self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
     async def connect(
-        cls, address: Address, options: Options, heard: Callable[[Reply], None] | None = None
-    ) -> Link:
-        link = cls(address, options.connect_timeout, heard)
+        cls, address: Address, options: Options, on_message: Callable[[Reply], None] | None = None
+    ) -> LoopConnection:
+        connection = cls(address, options.connect_timeout, on_message)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(options.connect_timeout):
                 if address.path is not None:
-                    await loop.create_unix_connection(lambda: link, address.path)
+                    await loop.create_unix_connection(lambda: connection, address.path)
                 else:
                     await loop.create_connection(
-                        lambda: link, address.host, address.port, ssl=options.context()
+                        lambda: connection, address.host, address.port, ssl=options.context()
                     )
-                await _greet(link, options)
+                await _greet(connection, options)
         except (OSError, TimeoutError) as error:
-            link.close()
+            connection.close()
             raise unreachable(address, error, options.tls) from error
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        link._set_timeout(options.timeout)
-        return link
+        connection._set_timeout(options.timeout)
+        return connection
 
     def _set_timeout(self, seconds: float) -> None:
         self._timeout = seconds
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none, but does the same
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(cut(self.address))
@@ -102,8 +110,8 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not False:
-            if self._heard is not None and _unasked(reply):
-                self._heard(reply)
+            if self._on_message is not None and _is_message(reply):
+                self._on_message(reply)
                 continue
             if not self._pending:
                 continue
@@ -125,12 +133,14 @@ class Link(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(data)
-        if self._watch is None:
-            self._watch = self._loop.call_later(self._timeout, self._check)
+        if self._timer is None:
+            self._timer = self._loop.call_later(
+                self._timeout if self.on_silence is None else SILENCE, self._check
+            )
         return future
 
     def send(self, data: bytes) -> None:
-        """Write without waiting for an answer."""
+        """Send without expecting a reply."""
         if self._transport is not None and self.open:
             self._transport.write(data)
 
@@ -140,15 +150,26 @@ class Link(asyncio.Protocol):
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
 
     def _check(self) -> None:
-        """The oldest call must have been answered in time, else nothing on this connection will be."""
-        self._watch = None
+        """Give up the connection if its oldest call timed out; later calls would too."""
+        self._timer = None
         if not self._pending:
             return
         left = self._pending[0][3] - self._loop.time()
-        if left > 0:
-            self._watch = self._loop.call_later(left, self._check)
+        if left <= 0:
+            self.give_up(silent(self.address, self._timeout))
             return
-        self._fail(silent(self.address, self._timeout))
+        if self.on_silence is None:
+            self._timer = self._loop.call_later(left, self._check)
+            return
+        waited = self._timeout - left
+        if waited >= SILENCE:
+            self.on_silence(self)
+        again = SILENCE - waited if waited < SILENCE else SILENCE
+        self._timer = self._loop.call_later(min(left, again), self._check)
+
+    def give_up(self, error: BrokerAway) -> None:
+        """Fail all unanswered calls and close."""
+        self._fail(error)
         self.close()
 
     def _fail(self, error: BrokerAway) -> None:
@@ -156,18 +177,18 @@ class Link(asyncio.Protocol):
         for _, _, future, _ in pending:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever was cancelled meanwhile does not ask for it
+                future.exception()  # a cancelled caller never reads it
 
     def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._transport is not None:
             self._transport.abort()
         self._fail(cut(self.address))
 
 
-class BlockingLink:
+class BlockingConnection:
     """A connection without an event loop: its coroutines never suspend."""
 
     def __init__(self, address: Address, sock: socket.socket, timeout: float) -> None:
@@ -176,40 +197,56 @@ class BlockingLink:
         self._reader = hiredis.Reader()
         self._timeout = self._waits = timeout
         sock.settimeout(timeout)
-        self._buffer = bytearray(65_536)  # a new one for every reply would cost more than reading it
+        self.on_silence: Callable[[Address], bool] | None = None
+        """Called while a call goes unanswered: true if the cluster replaced the node."""
+        self._buffer = bytearray(65_536)  # reused: a new one costs more than reading a reply
 
     @classmethod
-    async def connect(cls, address: Address, options: Options) -> BlockingLink:
-        link = cls(address, _socket(address, options), options.connect_timeout)
+    async def connect(
+        cls,
+        address: Address,
+        options: Options,
+        on_silence: Callable[[Address], bool] | None = None,
+        within: float | None = None,
+    ) -> BlockingConnection:
+        seconds = options.connect_timeout if within is None else within
+        connection = cls(address, _socket(address, options, seconds, on_silence), seconds)
+        connection.on_silence = on_silence
         try:
-            await _greet(link, options)
+            await _greet(connection, options)
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        link._timeout = options.timeout
-        return link
+        connection._timeout = options.timeout
+        return connection
 
     @property
     def open(self) -> bool:
-        """False also when the server hung up while nobody looked."""
+        """False also if the server closed the connection."""
         if self._socket is None:
             return False
-        if select.select([self._socket], [], [], 0)[0]:
+        if _ready(self._socket, select.POLLIN, 0):
             self.close()
             return False
         return True
 
-    def fileno(self) -> int:
-        return -1 if self._socket is None else self._socket.fileno()
+    @property
+    def closed(self) -> bool:
+        return self._socket is None
 
-    async def exchange(self, data: bytes, count: int) -> list[Reply]:
-        self.send(data)
-        if count == 1:
-            return [self.receive(self._timeout)]
-        return [self.receive(self._timeout) for _ in range(count)]
+    async def exchange(self, data: bytes, count: int, within: float | None = None) -> list[Reply]:
+        seconds = self._timeout if within is None else within
+        try:
+            self.send(data)
+            if count == 1:
+                return [self.receive(seconds)]
+            return [self.receive(seconds) for _ in range(count)]
+        except BaseException:  # also a signal: the next call must not read this reply
+            self.close()
+            raise
 
     def _wait_for(self, seconds: float, sock: socket.socket) -> None:
-        """Each change is a call of the system's."""
+        """Set the timeout only when it changes: each change is a system call."""
         if seconds != self._waits:
             sock.settimeout(seconds)
             self._waits = seconds
@@ -225,16 +262,12 @@ class BlockingLink:
             raise unreachable(self.address, error) from error
 
     def receive(self, seconds: float) -> Reply:
-        """The next reply. Half a reply that does not go on breaks the connection."""
+        """The next reply. A reply that stops halfway closes the connection."""
         while (reply := self._reader.gets()) is False:
             if self._socket is None:
                 raise cut(self.address)
             try:
-                self._wait_for(seconds, self._socket)
-                size = self._socket.recv_into(self._buffer)
-            except TimeoutError as error:
-                self.close()
-                raise silent(self.address, seconds) from error
+                size = self._read(self._socket, seconds)
             except OSError as error:
                 self.close()
                 raise cut(self.address) from error
@@ -244,17 +277,37 @@ class BlockingLink:
             self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # its stubs know bytes only
         return reply
 
-    def heard(self, seconds: float) -> Reply | None:
-        """What came unasked within so many seconds; None if nothing did."""
+    def _read(self, sock: socket.socket, seconds: float) -> int:
+        """Read into the buffer. On a cluster, `on_silence` is called while nothing comes."""
+        on_silence = self.on_silence
+        end = time.monotonic() + (seconds if on_silence else 0)
+        self._wait_for(min(seconds, SILENCE) if on_silence else seconds, sock)
+        while True:
+            try:
+                return sock.recv_into(self._buffer)
+            except TimeoutError:
+                if on_silence is None or time.monotonic() >= end:
+                    self.close()
+                    raise silent(self.address, seconds) from None
+                if on_silence(self.address):
+                    self.close()
+                    raise replaced(self.address) from None
+
+    def readable(self, seconds: float) -> bool:
+        """True if data arrives within so many seconds. Safe while another thread sends."""
+        if self._socket is None:
+            return True
+        pending = getattr(self._socket, "pending", None)  # bytes that TLS has decrypted already
+        return bool(pending and pending()) or _ready(self._socket, select.POLLIN, seconds)
+
+    def next_message(self) -> Reply | None:
+        """The next published message that has arrived, or None."""
         reply = self._reader.gets()
         if reply is not False:
             return reply
         if self._socket is None:
             raise cut(self.address)
-        pending = getattr(self._socket, "pending", None)  # bytes that TLS has decrypted already
-        if not (pending and pending()) and not select.select([self._socket], [], [], max(0.0, seconds))[0]:
-            return None
-        return self.receive(self._timeout)
+        return self.receive(self._timeout) if self.readable(0) else None
 
     def close(self) -> None:
         if self._socket is not None:
@@ -263,16 +316,16 @@ class BlockingLink:
             self._socket = None
 
 
-def _socket(address: Address, options: Options) -> socket.socket:
+def _socket(
+    address: Address, options: Options, seconds: float, on_silence: Callable[[Address], bool] | None
+) -> socket.socket:
     try:
-        if address.path is not None:
-            sock = socket.socket(socket.AF_UNIX)
-        else:
-            sock = socket.create_connection((address.host, address.port), options.connect_timeout)
+        unix = address.path is not None
+        sock = socket.socket(socket.AF_UNIX) if unix else _dial(address, seconds, on_silence)
     except OSError as error:
         raise unreachable(address, error) from error
     try:
-        sock.settimeout(options.connect_timeout)
+        sock.settimeout(seconds)
         if address.path is not None:
             sock.connect(address.path)
             return sock
@@ -284,7 +337,45 @@ def _socket(address: Address, options: Options) -> socket.socket:
         raise unreachable(address, error, options.tls) from error
 
 
-def _unasked(reply: Reply) -> bool:
+def _dial(address: Address, seconds: float, on_silence: Callable[[Address], bool] | None) -> socket.socket:
+    if on_silence is None:
+        return socket.create_connection((address.host, address.port), seconds)
+    end = time.monotonic() + seconds
+    failure: OSError | None = None
+    for family, kind, protocol, _, place in socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM
+    ):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            code = sock.connect_ex(place)
+            while code == errno.EINPROGRESS and not _ready(sock, select.POLLOUT, SILENCE):
+                if time.monotonic() >= end:
+                    raise TimeoutError
+                if on_silence(address):
+                    raise replaced(address)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if code == errno.EINPROGRESS else code
+            if not code:
+                return sock
+            failure = OSError(code, os.strerror(code))
+        except BaseException:
+            sock.close()
+            raise
+        sock.close()
+    raise failure or OSError(f"{address.host} has no address")
+
+
+def _ready(sock: socket.socket, event: int, seconds: float) -> bool:
+    """True if the socket becomes readable or writable in time. Unlike `select`, takes any file number."""
+    watch = select.poll()
+    try:
+        watch.register(sock, event)
+        return bool(watch.poll(math.ceil(max(0.0, seconds) * 1000)))
+    except (OSError, ValueError):  # closed by another thread: the next read fails
+        return True
+
+
+def _is_message(reply: Reply) -> bool:
     return isinstance(reply, list) and bool(reply) and reply[0] in (b"message", b"subscribe", b"unsubscribe")
 
 
@@ -293,22 +384,22 @@ def pack(*args: str | bytes | int) -> bytes:
     return data
 
 
-async def _greet(wire: Link | BlockingLink, options: Options) -> None:
-    """Log in, and see that the server is one that dray can work with."""
+async def _greet(connection: LoopConnection | BlockingConnection, options: Options) -> None:
+    """Log in, and check that dray can work with this server."""
     hello: list[str | bytes | int] = ["HELLO", 2]
     if options.password is not None:
         hello += ["AUTH", options.username or "default", options.password]
     commands = [pack(*hello)]
     if options.db:
         commands.append(pack("SELECT", options.db))
-    replies = await wire.exchange(b"".join(commands), len(commands))
-    _check_greeting(wire.address, replies)
+    replies = await connection.exchange(b"".join(commands), len(commands))
+    _check_greeting(connection.address, replies)
     facts = dict(zip(replies[0][::2], replies[0][1::2], strict=True))
     server, version = facts[b"server"].decode(), facts[b"version"].decode()
     least = (7, 2) if server == "valkey" else (6, 2)
     if tuple(int(part) for part in version.split(".")[:2]) < least:
-        raise too_old(wire.address, server, version)
-    wire.mode = facts[b"mode"].decode()
+        raise too_old(connection.address, server, version)
+    connection.mode = facts[b"mode"].decode()
 
 
 def _check_greeting(address: Address, replies: Sequence[Reply]) -> None:

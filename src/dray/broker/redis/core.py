@@ -1,29 +1,39 @@
-"""What every verb works with: the way to the server, the keys, the clock."""
+"""State that all verbs of one broker object share: the router, the keys, the clock, the list of queues."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from dray.broker.redis.keys import Keys
+from dray.broker.redis.connection import Reply
+from dray.broker.redis.keys import KeyNames
 from dray.broker.redis.options import Options
-from dray.broker.redis.router import Arg, Call, Router, command, script
-from dray.broker.redis.wire import Reply
+from dray.broker.redis.router import Arg, Command, Router, command, script
 from dray.errors import BrokerError, ForeignStore, NewerLayout
 from dray.policy import Retention
 
 LAYOUT: Final = 1
-"""The version of the key map. A change that older code cannot live with makes it higher."""
+"""The version of the key map; raised by a change that older code cannot read."""
 ASK_TIME_EVERY: Final = 60_000_000
 """Microseconds."""
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
+_KEYS_OF_QUEUE: Final = ("n", "feed", "set", "s", "t", "sleep", "rate", "mailed")
+_KEYS_OF_NAMESPACE: Final = (
+    *("queues", "leaving", "fed", "versions", "opened", "clock", "session", "ending", "docttl", "intent"),
+    "layout",
+)
+"""The keys that exist without jobs."""
 
 
 class Core:
-    """One broker object's view of its namespace."""
+    """One broker object's view of its namespace.
+
+    Threads share a blocking one, so every read and change of these fields is a single step.
+    """
 
     def __init__(
         self,
@@ -33,94 +43,101 @@ class Core:
         clock: Callable[[], int] | None,
         blocking: bool,
     ) -> None:
-        self.options, self.keys, self.retention, self.blocking = options, Keys(namespace), retention, blocking
+        self.options, self.keys, self.retention, self.blocking = (
+            options,
+            KeyNames(namespace),
+            retention,
+            blocking,
+        )
         self.router = Router(options, blocking)
         self.name = secrets.token_hex(8)
         self.requests: dict[str, tuple[int, tuple[str, ...]]] = {}
-        """Per session the last request made here, and the queues it went to."""
+        """Per session the last request made here, and its queues."""
         self.taken_from: dict[str, str] = {}
-        """The queue of ids that do not name it, while their runs are held."""
+        """The queue of made-up ids, while their runs are held."""
         self.looked_at: dict[str, int] = {}
-        """Per queue, how many of its waiting jobs the last sweeps looked at."""
+        """Cursors of `repair`: per queue, the number of waiting jobs checked by the last sweeps."""
         self.doubts: dict[tuple[str, str, str, str], int] = {}
-        """What crosses slots and looked wrong in a sweep, and since when."""
+        """Cross-slot damage that a sweep suspected, and since when."""
         self.unread: set[str] = set()
-        """Intents that cannot be read, and of which the log tells already."""
+        """Unreadable intents that were logged."""
         self._clock = clock
         dead = -1 if retention.dead_ttl is None else retention.dead_ttl
         self._retention = f"{retention.done_ttl},{dead},{retention.result_ttl}"
         self._enlisted: set[str] = set()
         self.watched: dict[tuple[str, str], float] = {}
-        """When it was written down last that a watcher waits for jobs of a queue."""
+        """When a watcher was last registered with a queue."""
         self.backlog: list[str] = []
-        """Queues whose outboxes had more word than one call delivers: the next call goes on with them."""
+        """Queues whose outboxes had more messages than one call delivers; the next call goes on."""
         self._stamp = 0
+        self._stamping = threading.Lock()
         self._ahead = 0
         """Microseconds by which the server's clock is ahead of our steady one."""
         self._ask_at = 0
 
     def remember(self, id: str, queue: str) -> None:
-        if len(self.taken_from) > 10_000:  # runs that were lost and never settled
+        if len(self.taken_from) > 10_000:  # runs that were never settled
             self.taken_from.clear()
         self.taken_from[id] = queue
 
     # time
 
     def at(self, now: int | None) -> str:
-        """The argument that tells a script the time; nothing means the server's clock."""
+        """The time as an argument of a script; empty means the server's clock."""
         if now is not None:
             return str(now)
         return "" if self._clock is None else str(self._clock())
 
     def time(self, now: int | None) -> int:
-        """The time in numbers: as told, or the server's as far as it is known here."""
+        """The given time, or the server's as known here."""
         if now is not None:
             return now
         return (_steady() + self._ahead) // 1000 if self._clock is None else self._clock()
 
-    def told_time(self, now: int | None) -> int | None:
-        """The time as told; None if it is the server's, which stamps follow."""
+    def given_time(self, now: int | None) -> int | None:
+        """The time that the caller passed; None if the server's clock counts."""
         return self._clock() if now is None and self._clock is not None else now
 
     def stamps(self, count: int) -> int:
         """The first of `count` arrival stamps: microseconds, never the same twice."""
-        first = max(_steady() + self._ahead, self._stamp + 1)
-        self._stamp = first + count - 1
+        with self._stamping:
+            first = max(_steady() + self._ahead, self._stamp + 1)
+            self._stamp = first + count - 1
         return first
 
     async def _ask_time(self) -> None:
         self._ask_at = _steady() + ASK_TIME_EVERY
         key = self.keys.own
         seconds, micros = await self.router.call(command(key, "TIME"))
-        # Counted from the reply, not from halfway: late is harmless, early is not.
+        # Counted from the reply, not from halfway, as an early clock does harm and a late one does not.
         self._ahead = int(seconds) * 1_000_000 + int(micros) - _steady()
 
     # calls
 
-    def on_queue(self, name: str, queue: str, now: int | None, *args: Arg) -> Call:
+    def on_queue(self, name: str, queue: str, now: int | None, *args: Arg) -> Command:
         """A script of a queue."""
         return script(name, self.keys.queue(queue), self.at(now), self._retention, *args)
 
-    def on_own(self, name: str, now: int | None, *args: Arg) -> Call:
+    def on_own(self, name: str, now: int | None, *args: Arg) -> Command:
         """A script of the namespace's own slot."""
         return script(name, self.keys.own, self.at(now), *args)
 
-    async def call(self, call: Call) -> Reply:
+    async def call(self, call: Command) -> Reply:
         reply = await self.router.call(call)
         if _steady() > self._ask_at:
             await self._ask_again()
         return reply
 
-    async def calls(self, calls: Sequence[Call]) -> list[Reply]:
+    async def calls(self, calls: Sequence[Command]) -> list[Reply]:
         replies = await self.router.calls(calls) if calls else []
         if _steady() > self._ask_at:
             await self._ask_again()
         return replies
 
     async def _ask_again(self) -> None:
-        """What is known of the server's clock is corrected now and then: two clocks never run alike.
+        """Read the server's clock again, as two clocks drift apart.
 
-        After a call, as calls that are made together must stay together; and what was done must not fail.
+        After a call, so that calls made together stay together; a failure must not fail that call.
         """
         with contextlib.suppress(BrokerError):
             await self._ask_time()
@@ -128,41 +145,61 @@ class Core:
     # the list of queues
 
     async def queues(self) -> list[str]:
-        own = self.keys.own + "queues"
-        return sorted(name.decode() for name in await self.call(command(own, "SMEMBERS", own)))
+        keys = [self.keys.own + "queues", self.keys.own + "leaving"]
+        listed, leaving = await self.calls([command(key, "SMEMBERS", key) for key in keys])
+        return sorted({name.decode() for name in [*listed, *leaving]})
 
     def knows(self, queue: str) -> bool:
         return queue in self._enlisted
 
     async def enlist(self, queues: Sequence[str]) -> None:
-        """Write queues down before anything is put there, so that no sweeper overlooks them."""
+        """List queues before a job is put there, so that no sweep overlooks them."""
         if not queues:
             return
-        own, layout = self.keys.own + "queues", self.keys.own + "layout"
-        await self.calls([command(layout, "SET", layout, LAYOUT, "NX"), command(own, "SADD", own, *queues)])
+        own, layout, fed = (self.keys.own + name for name in ("queues", "layout", "fed"))
+        listed = command(own, "SADD", own, *queues)
+        replies = await self.calls(
+            [command(layout, "SET", layout, LAYOUT, "NX"), command(fed, "GET", fed), listed]
+        )
         counters = [self.keys.queue(name) + "n" for name in queues]
+        if replies[1] is not None:
+            await self.calls([command(key, "HSETNX", key, "base", replies[1]) for key in counters])
         await self.calls([command(key, "HSET", key, "known", 1) for key in counters])
+        await self.call(listed)  # again: it may have been forgotten before its counters were written
         self._enlisted.update(queues)
 
     # opening
 
     async def open(self) -> None:
-        """Connect; see whose store it is, and what its clock says."""
-        wire = await self.router.open()
+        """Connect, check the layout, and read the server's clock."""
+        address = await self.router.home()
         await self._ask_time()
         key = self.keys.own + "layout"
         layout = await self.call(command(key, "GET", key))
         if layout is None:
             return
         if not layout.isdigit():
-            raise ForeignStore(f"{wire.address}: {key} is not dray's: choose another namespace or database")
+            raise ForeignStore(f"{address}: {key} is not dray's: choose another namespace or database")
         if int(layout) > LAYOUT:
             raise NewerLayout(
-                f"{wire.address}: namespace {self.keys.namespace} was written by a newer dray (layout "
+                f"{address}: namespace {self.keys.namespace} was written by a newer dray (layout "
                 f"{int(layout)}, this one knows {LAYOUT}): upgrade this one"
             )
 
+    async def erase(self, kinds: Iterable[str]) -> None:
+        """Delete an unused namespace without jobs, and its documents of these kinds."""
+        for name in await self.queues():
+            prefix = self.keys.queue(name)
+            mailed = await self.call(command(prefix, "SMEMBERS", prefix + "mailed"))
+            keys = [
+                prefix + part for part in (*_KEYS_OF_QUEUE, *(f"m:{watcher.decode()}" for watcher in mailed))
+            ]
+            await self.call(command(prefix, "DEL", *keys))
+        watchers = {f"w:{watcher}" for watcher, _ in self.watched}
+        parts = (*_KEYS_OF_NAMESPACE, *(f"doc:{kind}" for kind in kinds), *watchers)
+        await self.call(command(self.keys.own, "DEL", *(self.keys.own + part for part in parts)))
+
 
 def _steady() -> int:
-    """Microseconds of a clock that nobody sets; on Linux one that goes on while the machine sleeps."""
+    """Microseconds of a monotonic clock; on Linux one that goes on while the machine sleeps."""
     return (time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)) // 1000

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from msgspec import UNSET
 
 from dray.broker.checks import query_matches, read_number
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow_all, locate
-from dray.broker.redis.reading import SCAN_FACTOR, pages, read_jobs
-from dray.broker.redis.rows import LETTER, Kept, rate_numbers, to_json
+from dray.broker.redis.encoding import LETTER, StoredJob, rate_numbers, to_json
+from dray.broker.redis.outbox import follow_up_all, locate
+from dray.broker.redis.read import SCAN_FACTOR, pages, read_jobs
 from dray.broker.verbs import (
     Cancel,
     Delete,
@@ -25,11 +26,12 @@ from dray.broker.verbs import (
     Retry,
     Scope,
     SetLimits,
+    Speculate,
 )
 from dray.errors import InvalidInput
 
 SMALL = 2000
-"""Up to so many jobs in the queues it may touch, a query goes through them in the order of their arrival."""
+"""Up to so many jobs in its queues, a query edits them in the order of their arrival."""
 _PLACES = "wdrhe"
 
 
@@ -59,41 +61,28 @@ async def _change(
     state: str = "",
     skip_same: bool = False,
 ) -> list[tuple[str, str]]:
-    """Change jobs, in order; per id, nothing or why it was refused."""
+    """Change jobs, in order; returns per id nothing or the reason of the refusal."""
     places = await locate(core, set(ids))
-    name, value = _words(action)
+    name, value = _action_args(action)
     answers: list[tuple[str, str]] = []
     left = []
-    rest = list(ids)
-    while rest:
-        queue = places.get(rest[0])
-        part = _same_queue(rest, places)
-        del rest[: len(part)]
+    for queue, group in groupby(ids, places.get):
+        part = list(group)
         if queue is None:
             answers += [(id, "not_found") for id in part]
             continue
         call = core.on_queue("edit", queue, now, name, value, int(dry), state, int(skip_same), *part)
-        told, aftermath = await core.call(call)
+        reasons, aftermath = await core.call(call)
         left.append((queue, aftermath))
-        answers += [(id, why.decode()) for id, why in zip(part, told, strict=True)]
-    await follow_all(core, left, now, ids)
+        answers += [(id, reason.decode()) for id, reason in zip(part, reasons, strict=True)]
+    await follow_up_all(core, left, now, ids)
     return answers
 
 
-def _same_queue(ids: Sequence[str], places: dict[str, str]) -> list[str]:
-    """The first ids that are of one queue: changes happen in the order in which they were asked for."""
-    part: list[str] = []
-    for id in ids:
-        if places.get(id) != places.get(ids[0]):
-            break
-        part.append(id)
-    return part
-
-
-def _words(action: JobAction) -> tuple[str, str | int]:
+def _action_args(action: JobAction) -> tuple[str, str | int]:
     match action:
-        case Cancel(reason=reason):
-            return "cancel", reason
+        case Cancel(reason=reason, force=force):
+            return "force" if force else "cancel", reason
         case Retry():
             return "retry", ""
         case Delete():
@@ -102,8 +91,8 @@ def _words(action: JobAction) -> tuple[str, str | int]:
             return "reschedule", due
         case Reprioritise(priority=priority):
             return "reprioritise", priority
-        case _:
-            return "speculate", ""
+        case Speculate(run=run):
+            return "speculate", "" if run is None else run
 
 
 # by query
@@ -112,7 +101,7 @@ def _words(action: JobAction) -> tuple[str, str | int]:
 async def edit_query(
     core: Core, query: Query, action: JobAction, cursor: str | None, limit: int, dry: bool, now: int | None
 ) -> Edited:
-    """A cursor is the stamp of the last job looked at; a large one is `queue/place/where to go on`."""
+    """A cursor is the stamp of the last job examined; of many jobs, `queue/place/cursor of the place`."""
     if cursor is not None and "/" in cursor:
         return await _edit_large(core, query, action, cursor, limit, dry, now)
     after = read_number("cursor", cursor)
@@ -120,7 +109,7 @@ async def edit_query(
     if await _count(core, queues) > SMALL and cursor is None:
         return await _edit_large(core, query, action, "/w/", limit, dry, now)
     arrived = [one for one in await _all(core, queues, now) if one.stamp > after]
-    chosen: list[Kept] = []
+    chosen: list[StoredJob] = []
     more = None
     for looked, one in enumerate(arrived):
         if len(chosen) == limit or looked == limit * SCAN_FACTOR:
@@ -148,12 +137,12 @@ async def _changed(
 
 
 async def _count(core: Core, queues: Sequence[str]) -> int:
-    replies = await core.calls([core.on_queue("info", name, 0) for name in queues])
+    replies = await core.calls([core.on_queue("queue_info", name, 0) for name in queues])
     return sum(int(number) for counts, *_ in replies for number in counts[1::2])
 
 
-async def _all(core: Core, queues: Sequence[str], now: int | None) -> list[Kept]:
-    found: list[Kept] = []
+async def _all(core: Core, queues: Sequence[str], now: int | None) -> list[StoredJob]:
+    found: list[StoredJob] = []
     for queue in queues:
         for place in _PLACES:
             async for ids, _, _ in pages(core, queue, place, "", now):
@@ -164,7 +153,7 @@ async def _all(core: Core, queues: Sequence[str], now: int | None) -> list[Kept]
 async def _edit_large(
     core: Core, query: Query, action: JobAction, cursor: str, limit: int, dry: bool, now: int | None
 ) -> Edited:
-    """Queue by queue, place by place; what an edit moved to a later place is met there again, and skipped."""
+    """Queue by queue, place by place; a job that an edit moved to a later place is met again, and skipped."""
     queue, place, after = cursor.split("/", 2)
     if place not in _PLACES or not place:
         raise InvalidInput("cursor", cursor, "only a cursor that an earlier page returned is allowed")
@@ -194,27 +183,29 @@ def _next(queue: str, place: str) -> str:
 async def set_scope(core: Core, scope: Scope, action: Pause | Resume | SetLimits, now: int | None) -> None:
     if not core.knows(scope.queue):
         await core.enlist([scope.queue])
-    kind, told = _scope_words(action)
-    known = await core.call(core.on_queue("scope", scope.queue, now, kind, scope.task or "", to_json(told)))
+    kind, values = _scope_args(action)
+    known = await core.call(
+        core.on_queue("pause_or_limit", scope.queue, now, kind, scope.task or "", to_json(values))
+    )
     if not known:
         await core.enlist([scope.queue])
 
 
-def _scope_words(action: Pause | Resume | SetLimits) -> tuple[str, dict[str, Any]]:
+def _scope_args(action: Pause | Resume | SetLimits) -> tuple[str, dict[str, Any]]:
     match action:
         case Pause(by=by, reason=reason):
             return "pause", {"by": by, "reason": reason}
         case Resume():
             return "resume", {}
         case SetLimits(rate=rate):
-            told: dict[str, Any] = {
+            values: dict[str, Any] = {
                 "m": action.max_running,
                 "x": action.max_ready,
                 "o": action.overflow,
                 "g": action.group_running,
             }
             if isinstance(rate, str | None):
-                told |= {"t": rate, "r": rate_numbers(rate)}
+                values |= {"t": rate, "r": rate_numbers(rate)}
             if isinstance(action.enqueue_rate, str | None):
-                told |= {"et": action.enqueue_rate, "e": rate_numbers(action.enqueue_rate)}
-            return "limits", {name: value for name, value in told.items() if value is not UNSET}
+                values |= {"et": action.enqueue_rate, "e": rate_numbers(action.enqueue_rate)}
+            return "limits", {name: value for name, value in values.items() if value is not UNSET}

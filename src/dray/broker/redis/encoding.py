@@ -1,18 +1,19 @@
-"""The stored forms of a job: what `put` writes and what is read back (see lua/job.lua)."""
+"""Encodes jobs for the store and decodes them (see lua/job.lua)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
-from dray.broker.checks import error_kept, shown_result
-from dray.broker.verbs import Limits, Pause
-from dray.codec import pack, unpack
-from dray.errors import CodecError
-from dray.job import Error, Job, Progress, Record, Run, State
+from dray.broker.checks import decode_error, decode_progress, error_kept, reader, shown_result, unreadable
+from dray.broker.verbs import Limits
+from dray.codec.payload import pack, unpack
+from dray.errors import CodecError, DecodeError
+from dray.job import Error, Job, PastRun, Progress, Record, Run, State
 from dray.policy import Rate, Retention
 
 LETTERS: Final = {
@@ -31,14 +32,11 @@ BY_BYTE: Final = {letter.encode(): state for letter, state in LETTERS.items()}
 
 encode: Final = msgspec.msgpack.Encoder().encode
 to_json: Final = msgspec.json.Encoder().encode
-decode_error: Final = msgspec.msgpack.Decoder(Error).decode
-decode_progress: Final = msgspec.msgpack.Decoder(Progress).decode
-decode_pause: Final = msgspec.msgpack.Decoder(Pause).decode
-_decode_any: Final = msgspec.msgpack.Decoder().decode
+_decode_limits: Final[Callable[[bytes], dict[str, Any]]] = reader(dict[str, Any], {})
 
 
 class Head(msgspec.Struct, kw_only=True):
-    """What changes about a job; a plain ready job has none stored."""
+    """The fields of a job that change; a simple ready job has no stored head."""
 
     s: str = "r"
     a: str
@@ -52,12 +50,14 @@ class Head(msgspec.Struct, kw_only=True):
     b: int | None = None
     d: int | None = None
     e: int | None = None
+    dl: int | None = None
     z: int | None = None
     c: str | None = None
     y: str | None = None
     R: list[tuple[int, str, int]] = []
     w: list[str] = []
     of: int = 0
+    P: list[PastRun] = []
 
 
 _decode_head: Final = msgspec.msgpack.Decoder(Head).decode
@@ -68,15 +68,21 @@ def class_of(job: Job) -> str:
 
 
 def is_plain(job: Job) -> bool:
-    """Nothing about it that a script has to know, except its class."""
-    return job.rate is None and job.max_running is None and job.due is None and is_simple(job)
+    """True if scripts need to know nothing of the job but its class."""
+    return not has_limits(job) and is_simple(job)
+
+
+def has_limits(job: Job) -> bool:
+    """True if a simple job is not plain: it has a rate, max_running or a due time."""
+    return job.rate is not None or job.max_running is not None or job.due is not None
 
 
 def is_simple(job: Job) -> bool:
-    """A plain job, but for limits of its task as a whole and a due time."""
+    """True for a plain job, and for one that only has limits of its task as a whole or a due time."""
     return (
         job.key is None
         and job.ttl is None
+        and job.deadline is None
         and job.group is None
         and job.rate_key is None
         and job.running_key is None
@@ -91,7 +97,7 @@ def is_simple(job: Job) -> bool:
 
 
 def body(job: Job, stamp: int, created: int | None, plain_class: str | None) -> bytes:
-    """The stored form of a job that is put. `created` is told if the stamp does not say it."""
+    """The stored form of a job. `created` is given if it differs from the stamp."""
     when = job.created or created or ""
     if plain_class is not None:
         attributes = f"{stamp:016}{when} {plain_class}".encode()
@@ -101,15 +107,16 @@ def body(job: Job, stamp: int, created: int | None, plain_class: str | None) -> 
 
 
 HEADER: Final = bytes((0xDC, 0, 33))
-"""How an envelope of 33 fields starts. Version, id, task, queue follow; the last three are never stored."""
+"""The MessagePack header of an envelope with 33 fields, all but the deadline. Version, id, task and queue
+follow; the last three are never stored."""
 USUAL: Final = bytes.fromhex(
     "c0c0c0c0c0a672657475726ec0c0c0c0c0c0a5726169736590a663616e63656cc090a003c0c003c0c0c280"
 )
-"""How it ends, from the due time on, when nothing special is said: stored as one zero byte in front."""
+"""The end of such an envelope, from the due time on, with only defaults: stored as one zero byte in front."""
 
 
 def _is_usual(job: Job) -> bool:
-    """Whether nothing is said after `created`: then its envelope ends in `USUAL`."""
+    """True if all fields after `created` have their defaults, so that the envelope ends in `USUAL`."""
     return (
         is_plain(job)
         and job.retries == 3
@@ -127,7 +134,7 @@ def _is_usual(job: Job) -> bool:
 
 
 def _shortened(job: Job) -> bytes:
-    """The envelope, less what is stored elsewhere and what most jobs have in common."""
+    """The envelope, without the names, which are stored elsewhere, and without a usual end."""
     if job.version == 1 and _is_usual(job):
         return b"\0" + encode((job.payload, job.priority, job.created))[1:]
     packed, start = pack(job), len(HEADER) + len(encode(job.version))
@@ -149,7 +156,7 @@ def _lane(job: Job) -> str:
 
 
 def limits_of(job: Job) -> str:
-    """What a simple job that is not plain says: its class, the limits of its task and its due time."""
+    """The class of a simple job that is not plain, the limits of its task and its due time."""
     return f"{class_of(job)}\n{_options(job).decode()}"
 
 
@@ -159,6 +166,7 @@ def _options(job: Job) -> bytes:
         "kt": job.key_ttl,
         "n": job.once,
         "t": job.ttl,
+        "dl": job.deadline,
         "r": rate_numbers(job.rate),
         "m": job.max_running,
         "x": None if job.max_crashes == 3 else job.max_crashes,
@@ -167,8 +175,8 @@ def _options(job: Job) -> bytes:
         "d": job.due,
         "rt": job.result_ttl,
     }
-    told = {name: value for name, value in options.items() if value is not None}
-    return to_json(told) if told else b""
+    given = {name: value for name, value in options.items() if value is not None}
+    return to_json(given) if given else b""
 
 
 def rate_numbers(rate: str | None) -> tuple[int, int] | None:
@@ -179,7 +187,7 @@ def rate_numbers(rate: str | None) -> tuple[int, int] | None:
 
 
 class Body(NamedTuple):
-    """A stored body, taken apart."""
+    """A stored body, split into its parts."""
 
     packed: bytes
     stamp: int
@@ -187,7 +195,7 @@ class Body(NamedTuple):
     class_: str
 
     def job(self, queue: str, id: str, class_: str) -> Job:
-        """The job. Its class has the last word on the priority, which may have been edited."""
+        """The job; its priority comes from the class, as it may have been edited."""
         priority, task, version = class_.split("|")
         job = unpack(_restored(self.packed, encode((id, task, queue))[1:], int(version)), int(version))
         return job if job.priority == int(priority) else msgspec.structs.replace(job, priority=int(priority))
@@ -218,7 +226,7 @@ def read_plain(queue: str, id: str, stored: bytes) -> Job:
 
 
 def read_head(stored: bytes) -> Head:
-    """The map, or the text of a job before its first run, in it or after it (see lua/job.lua)."""
+    """Read a head of any form (see lua/job.lua)."""
     if not stored:
         return Head(a="")
     if stored[:1] not in b"hos":
@@ -235,32 +243,46 @@ def read_head(stored: bytes) -> Head:
     return head
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A job as it was read: its record, and the stamp that orders arrivals."""
+class StoredJob(msgspec.Struct, frozen=True):
+    """A job as read from the store: its record, and its arrival stamp."""
 
     record: Record
     stamp: int
+    readable: bool = True
 
 
-def read_kept(queue: str, id: str, row: Sequence[Any], now: int, retention: Retention) -> Kept:
+def read_stored(queue: str, id: str, row: Sequence[Any], now: int, retention: Retention) -> StoredJob:
+    """The job; one whose bytes are damaged is returned as unreadable."""
+    try:
+        return _stored_job(queue, id, row, now, retention)
+    except Exception as error:
+        # A distinct stamp, so that pages can go on after it.
+        return StoredJob(unreadable(id, queue, State.DEAD, error), crc32(id.encode()), readable=False)
+
+
+def _stored_job(queue: str, id: str, row: Sequence[Any], now: int, retention: Retention) -> StoredJob:
     stored_head, stored, result, error, progress = row
     whole, head = read_body(stored), read_head(stored_head)
     state = LETTERS[head.s]
+    if state is State.NOT_FOUND:
+        raise DecodeError("it has no state")
     job = _job(whole, queue, id, head.p or whole.class_)
-    told = dict(zip(progress[::2], progress[1::2], strict=True))
+    reports = dict(zip(progress[::2], progress[1::2], strict=True))
     record = Record(
         job=job,
         state=state,
         created=whole.created,
         due=head.d,
         expires=head.e,
+        deadline=head.dl,
         run=head.r,
         settled=head.t,
         failures=head.f,
         crashes=head.x,
-        suspect=bool(head.u),
+        suspect=head.u,
         cancel=head.c,
-        runs=tuple(Run(n, session, since, _progress(told.get(n))) for n, session, since in head.R),
+        runs=tuple(Run(n, session, since, _progress(reports.get(n))) for n, session, since in head.R),
+        past=tuple(head.P),
         waiting=tuple(sorted(head.w)),
         started=head.b,
         finished=head.z,
@@ -268,21 +290,21 @@ def read_kept(queue: str, id: str, row: Sequence[Any], now: int, retention: Rete
         result=shown_result(job.result_ttl, result, head.z, now, retention),
         error=_error(error) if error_kept(state, head.z, now, retention) else None,
     )
-    return Kept(record, whole.stamp)
+    return StoredJob(record, whole.stamp)
 
 
-def read_ended(id: str, told: bytes, retention: Retention) -> Record:
-    """How a job ended, as a watcher is told it (see lua/settle_plain.lua)."""
-    facts, _, rest = told.partition(b"\n")
+def read_ended(id: str, message: bytes, retention: Retention) -> Record:
+    """Read the message that a watcher gets of an ended job (see lua/settle_plain.lua)."""
+    facts, _, rest = message.partition(b"\n")
     queue, now, head, body = facts.decode().split(" ")
     end = int(head) + int(body)
     result = rest[end + 1 :] if len(rest) > end else None
     row = (rest[: int(head)], rest[int(head) : end], result, None, ())
-    return read_kept(queue, id, row, int(now), retention).record
+    return read_stored(queue, id, row, int(now), retention).record
 
 
 def _job(stored: Body, queue: str, id: str, class_: str) -> Job:
-    """The job as it stands; one whose bytes cannot be read shows what is known, and the bytes."""
+    """The job; one whose envelope cannot be decoded shows the known fields, and the bytes as its payload."""
     try:
         return stored.job(queue, id, class_)
     except CodecError:
@@ -306,12 +328,19 @@ def _error(packed: bytes | None) -> Error | None:
 
 
 def read_limits(packed: bytes) -> Limits:
-    stored = _decode_any(packed)
-    return Limits(
-        rate=stored.get("t"),
-        enqueue_rate=stored.get("et"),
-        max_running=stored.get("m"),
-        max_ready=stored.get("x"),
-        overflow=stored.get("o"),
-        group_running=stored.get("g"),
-    )
+    """Unreadable limits limit nothing."""
+    stored = _decode_limits(packed)
+    try:
+        return msgspec.convert({name: stored.get(letter) for name, letter in _LIMITS.items()}, Limits)
+    except msgspec.ValidationError:
+        return Limits()
+
+
+_LIMITS: Final = {
+    "rate": "t",
+    "enqueue_rate": "et",
+    "max_running": "m",
+    "max_ready": "x",
+    "overflow": "o",
+    "group_running": "g",
+}

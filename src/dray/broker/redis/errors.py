@@ -1,4 +1,4 @@
-"""What servers and sockets report, in dray's words."""
+"""Turns errors of servers and sockets into dray's errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dray.errors import BrokerAway, BrokerBusy, BrokerError, BrokerFull, BrokerR
 
 
 def unreachable(address: Address, error: BaseException, tls: bool = False) -> BrokerError:
-    """No connection could be made, or it broke."""
+    """A connection could not be opened, or broke."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return BrokerError(
             f"{address} has a certificate that is not trusted ({error.verify_message}): name its authority "
@@ -32,6 +32,20 @@ def cut(address: Address) -> BrokerAway:
     return BrokerAway(
         f"{address} closed the connection before it answered: whether the call took effect is not known; "
         "repeat it"
+    )
+
+
+def replaced(address: Address) -> BrokerAway:
+    return BrokerAway(
+        f"{address} does not answer, and its cluster has put another node in its place: whether the call "
+        "took effect is not known; repeat it"
+    )
+
+
+def all_lent(address: Address, count: int, seconds: float) -> BrokerBusy:
+    return BrokerBusy(
+        f"{address}: all {count} connections of this process have been in use for {seconds:g} s: nothing was "
+        "sent; raise pool_size, or use fewer threads"
     )
 
 

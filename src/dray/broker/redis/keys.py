@@ -1,9 +1,9 @@
-"""Every key, slot and channel. What follows the prefix is listed in the heads of the scripts.
+"""All keys, slots and channels. The heads of the scripts list the names behind the prefix.
 
     dray:{namespace:queue}:*       all of one queue, in one slot
     dray:{namespace}:*             sessions, documents, watchers, the list of queues, the layout version
     dray:{namespace:/bucket}:id    the directory of ids that clients made up, in `BUCKETS` parts
-    dray:namespace:b|s|w:name      channels: a waiter's bell, word for a session, mail for a watcher
+    dray:namespace:b|s|w:name      channels: wake-ups of a waiter, notifications of a session or a watcher
 
 Names hold neither `:` nor `/` nor braces, so no tag can be taken for another.
 """
@@ -18,17 +18,17 @@ BUCKETS: Final = 64
 SLOTS: Final = 16384
 
 
-class Keys:
+class KeyNames:
     """The keys of one namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self.own = f"dray:{{{namespace}}}:"
-        """The prefix of what belongs to the namespace as a whole."""
+        """The prefix of keys of the namespace as a whole."""
         self._queues: dict[str, str] = {}
 
     def queue(self, name: str) -> str:
-        """The prefix of a queue's keys; scripts are given it as their only key."""
+        """The prefix of a queue's keys; it is the only key that scripts are given."""
         prefix = self._queues.get(name)
         if prefix is None:
             if len(self._queues) > 10_000:
@@ -42,7 +42,7 @@ class Keys:
     def bucket(self, number: int) -> str:
         return f"dray:{{{self.namespace}:/{number}}}:id"
 
-    def bell(self, waiter: str) -> str:
+    def waiter_channel(self, waiter: str) -> str:
         return f"dray:{self.namespace}:b:{waiter}"
 
     def session_channel(self, session: str) -> str:
@@ -53,18 +53,18 @@ class Keys:
 
 
 def beside(prefix: str) -> str:
-    """A key under a prefix that is always there, where anything is.
+    """A key, below the prefix, that is sure to exist.
 
-    On a cluster scripts are given both. The prefix itself is no key of anything: while a slot is on its
-    way to another node, one of the two is missing wherever a script is sent, so that it is refused
-    (`TRYAGAIN`) instead of finding half of its keys.
+    On a cluster scripts are given both. The prefix itself never exists: while a slot moves to another node,
+    one of the two is missing on either node, so that a script is refused (`TRYAGAIN`) instead of finding half
+    of its keys.
     """
     return prefix + ("n" if prefix.count(":") > 2 else "layout")
 
 
 @lru_cache(maxsize=20_000)
 def slot(key: str) -> int:
-    """The slot of a key: that of its tag."""
+    """The slot of a key, by its hash tag."""
     start = key.find("{")
     end = key.find("}", start + 1)
     tag = key[start + 1 : end] if 0 <= start < end - 1 else key

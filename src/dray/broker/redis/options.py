@@ -1,4 +1,4 @@
-"""What a `redis://` URL says."""
+"""Reads the options of a `redis://` URL."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from dray.duration import parse_duration
 from dray.errors import InvalidInput
-from dray.policy import parse_duration
+from dray.policy import ConnectionSettings
 
 SCHEMES: Final = (
     "redis",
@@ -23,10 +24,11 @@ SCHEMES: Final = (
     "valkey+cluster",
 )
 _FORMS: Final = "redis://[user:password@]host[:port][/db][?options] is the form; see docs/brokers.md"
+_ENCODED: Final = "write / as %2F, ? as %3F, # as %23 and @ as %40 in a password"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a server listens: a host and a port, or a socket in the file system."""
+    """The address of a server: a host and a port, or the path of a socket."""
 
     host: str
     port: int = 6379
@@ -47,9 +49,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     verify: bool = True
     connect_timeout: float = 5.0
-    """Seconds until a server that does not answer the first call counts as away."""
+    """Seconds to connect and log in."""
     timeout: float = 10.0
-    """Seconds until a call that is not answered fails."""
+    """Seconds until an unanswered call fails."""
+    pool_size: int = 10
+    """Connections to each server that the threads of a blocking broker share."""
 
     def context(self) -> ssl.SSLContext | None:
         if not self.tls:
@@ -66,22 +70,39 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
 
-def read_url(url: str) -> Options:
+def read_url(url: str, access: ConnectionSettings | None = None) -> Options:
+    """Options of the URL; `access` fills in the missing ones."""
+    login = url.rpartition("@")[0].partition("://")[2]
+    try:
+        return _read(url, access or ConnectionSettings())
+    except InvalidInput:
+        if not any(sign in login for sign in "/?#"):
+            raise
+        # The text taken for a database or an option may be part of the password, so it is not shown.
+        raise InvalidInput("broker_url", url, _ENCODED) from None
+
+
+def _read(url: str, reach: ConnectionSettings) -> Options:
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
-        raise InvalidInput("broker_url", _shown(url), _FORMS)
+        raise InvalidInput("broker_url", url, _FORMS)
     query = rest.partition("?")[2]
     tls = scheme.startswith(("rediss", "valkeys"))
-    fields: dict[str, Any] = {"tls": tls}
+    fields: dict[str, Any] = {
+        "tls": tls,
+        "connect_timeout": reach.connect_timeout / 1000,
+        "timeout": reach.read_timeout / 1000,
+        "pool_size": reach.pool_size,
+    }
     if scheme.endswith("+unix"):
         path = unquote(rest.partition("?")[0])
         if not path.startswith("/"):
-            raise InvalidInput("broker_url", _shown(url), "redis+unix:///path/to/socket is the form")
+            raise InvalidInput("broker_url", url, "redis+unix:///path/to/socket is the form")
         fields["addresses"] = (Address("", 0, path),)
     else:
         fields |= _network(url, rest)
     for name, value in parse_qsl(query, keep_blank_values=True):
-        fields[name] = _option(url, name, value)
+        fields["timeout" if name == "read_timeout" else name] = _option(url, name, value)
     return Options(**fields)
 
 
@@ -103,34 +124,35 @@ def _address(url: str, text: str) -> Address:
         parts = urlsplit(f"//{text}")
         return Address(parts.hostname or "localhost", parts.port or 6379)
     except ValueError:
-        raise InvalidInput("broker_url", _shown(url), _FORMS) from None
+        raise InvalidInput("broker_url", url, _FORMS) from None
 
 
 def _database(url: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise InvalidInput("broker_url", _shown(url), "the database is a number: redis://host:6379/0")
+        raise InvalidInput("broker_url", url, "the database is a number: redis://host:6379/0")
     return int(text)
 
 
 def _option(url: str, name: str, value: str) -> Any:
-    if name in ("connect_timeout", "timeout"):
+    if name in ("connect_timeout", "read_timeout", "timeout"):
         seconds = parse_duration(name, value) / 1000
         if not 0.01 <= seconds <= 3600:
             raise InvalidInput(name, value, "10ms to 1h is allowed")
         return seconds
     if name == "db":
         return _database(url, value)
+    if name == "pool_size":
+        if not (value.isascii() and value.isdigit() and len(value) <= 5 and 1 <= int(value) <= 10_000):
+            raise InvalidInput("pool_size", value, "a whole number from 1 to 10000 is allowed")
+        return int(value)
     if name == "verify":
         if value not in ("yes", "no"):
             raise InvalidInput("verify", value, "yes or no is allowed")
         return value == "yes"
     if name in ("username", "password", "ca", "cert", "key"):
         return value
-    allowed = "connect_timeout, timeout, db, username, password, ca, cert, key and verify"
-    raise InvalidInput("broker_url", _shown(url), f"unknown option {name!r}: {allowed} are allowed")
-
-
-def _shown(url: str) -> str:
-    """The URL without its password."""
-    head, at, rest = url.rpartition("@")
-    return url if not at else f"{head.partition('://')[0]}://***@{rest}"
+    allowed = (
+        "connect_timeout, read_timeout (or timeout), pool_size, db, username, password, ca, cert, key "
+        "and verify"
+    )
+    raise InvalidInput("broker_url", url, f"unknown option {name!r}: {allowed} are allowed")

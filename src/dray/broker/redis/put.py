@@ -1,11 +1,11 @@
-"""`put`. Jobs of one queue with generated ids and no dependencies, nearly all, are one script call per queue.
+"""`put`: one script call per queue for jobs with generated ids and no dependencies, the usual case.
 
-Otherwise, in this order, so that whatever comes between leaves nothing lost:
+Otherwise in this order, so that nothing is lost if the client dies in between:
 
-1. ids that clients made up are claimed in the directory: one queue has each;
-2. who waits for others is registered with these, so that no end is missed;
-3. the jobs are put;
-4. what they wait for is looked at once more, for an end between 2 and 3.
+1. claim ids that clients made up in the directory, so that one queue has each;
+2. register dependants with their dependencies, so that no end is missed;
+3. put the jobs;
+4. check the dependencies again, for an end between 2 and 3.
 """
 
 from __future__ import annotations
@@ -19,18 +19,36 @@ import msgspec
 
 from dray.broker.checks import check_dependency
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow, follow_all, free, locate, undepend, watch_queues
+from dray.broker.redis.encoding import (
+    BY_BYTE,
+    body,
+    class_of,
+    encode,
+    has_limits,
+    is_simple,
+    limits_of,
+    to_json,
+)
+from dray.broker.redis.outbox import (
+    follow_up,
+    follow_up_all,
+    free_ids,
+    locate,
+    remove_dependants,
+    watch_queues,
+)
 from dray.broker.redis.router import Arg, command, script
-from dray.broker.redis.rows import BY_BYTE, body, class_of, encode, is_plain, is_simple, limits_of, to_json
 from dray.broker.verbs import PUT_STEP, Accepted, DocWrite
-from dray.codec import pack, unpack
+from dray.codec.payload import pack, unpack
 from dray.errors import BrokerAway, CodecError
 from dray.job import FINISHED, Job, State, queue_of
 
 log = logging.getLogger("dray.broker")
 _decode_intent = msgspec.msgpack.Decoder(list[bytes]).decode
+INTENT_GRACE = 5_000_000
+"""Microseconds after which the client that wrote an intent counts as dead."""
 TOKEN_OLD = 11 * 60_000_000
-"""Microseconds: a minute more than `put` goes by, for servers whose clocks differ."""
+"""Microseconds: a minute more than the limit in lua/put.lua, for servers whose clocks differ."""
 _VERDICTS = {b"c": "created", b"d": "duplicate", b"f": "full", b"l": "limited"}
 _REFUSED = frozenset({"full", "limited"})
 UNFINISHED = frozenset(State) - FINISHED - {State.NOT_FOUND}
@@ -56,38 +74,21 @@ async def put(core: Core, jobs: Sequence[Job], when: DocWrite | None, now: int |
 
 
 def _are_plain(core: Core, jobs: Sequence[Job]) -> bool:
-    """Whether one call does it: few enough simple jobs with generated ids, of one queue that is enlisted."""
+    """True if one call is enough: few simple jobs with generated ids, of one enlisted queue."""
     queue = jobs[0].queue
     if len(jobs) > PUT_STEP or not core.knows(queue):
         return False
-    # An id of this form that names another queue was refused before.
+    # `check_puts` refused generated ids that name another queue.
     return all(job.queue == queue and queue_of(job.id) is not None and is_simple(job) for job in jobs)
 
 
 async def _put_plain(core: Core, jobs: Sequence[Job], now: int | None) -> list[Accepted]:
-    stamp, created = core.stamps(len(jobs)), core.told_time(now)
-    args: list[Arg] = []
-    for index, job in enumerate(jobs):
-        plain = class_of(job) if is_plain(job) else None
-        args += (job.id, body(job, stamp + index, created, plain), plain or limits_of(job))
-    queue = jobs[0].queue
+    queue, args = jobs[0].queue, _job_args(enumerate(jobs), core.stamps(len(jobs)), core.given_time(now), {})
     known, answers, aftermath = await core.call(core.on_queue("put", queue, now, "", *args))
     if not known:
         await core.enlist([queue])
-    await follow(core, queue, aftermath, now)
-    if answers == 1:
-        return [Accepted(job.id, State.READY) for job in jobs]
-    if isinstance(answers, bytes):
-        return _all_new(jobs, answers)
-    return [_accepted(*answers[at : at + 5]) for at in range(0, len(answers), 5)]
-
-
-def _all_new(jobs: Iterable[Job], states: bytes) -> list[Accepted]:
-    """All were created; some wait for their time."""
-    return [
-        Accepted(job.id, State.SCHEDULED if state == ord("s") else State.READY)
-        for job, state in zip(jobs, states, strict=True)
-    ]
+    await follow_up(core, queue, aftermath, now)
+    return _read_answers(jobs, answers)
 
 
 async def _check_dependencies(core: Core, jobs: Sequence[Job]) -> None:
@@ -102,10 +103,9 @@ async def _check_dependencies(core: Core, jobs: Sequence[Job]) -> None:
 
 
 async def _states(core: Core, ids: Iterable[str]) -> dict[str, State]:
-    """Where jobs stand; those that do not exist are left out."""
+    """The states of jobs, without those that do not exist."""
     places = await locate(core, ids)
-    probes = [core.on_queue("probe", queue, 0, id) for id, queue in places.items()]
-    replies = await core.calls(probes)
+    replies = await core.calls([core.on_queue("job_states", queue, 0, id) for id, queue in places.items()])
     return {id: BY_BYTE[reply[0]] for id, reply in zip(places, replies, strict=True) if reply[0]}
 
 
@@ -113,7 +113,7 @@ async def _states(core: Core, ids: Iterable[str]) -> dict[str, State]:
 
 
 async def _intend(core: Core, jobs: Sequence[Job], when: DocWrite, now: int | None) -> str:
-    """Write the document, and with it what is to be put: whoever finds that later brings it to its end."""
+    """Write the document together with the jobs (the intent); if we die, `sweep` puts them."""
     token = _new_token(core)
     jobs_packed = encode([pack(job) for job in jobs]) if jobs else b""
     written, _ = await core.call(write_doc(core, when, now, token if jobs else "", jobs_packed))
@@ -137,14 +137,13 @@ def _new_token(core: Core) -> str:
     return f"{core.stamps(1)}-{secrets.token_hex(4)}"
 
 
-async def finish_intents(core: Core, now: int | None, older_than: int = 5_000_000) -> int:
-    """Put what somebody intended to put but did not live to. A token is never put twice.
+async def finish_intents(core: Core, now: int | None, older_than: int | None = None) -> int:
+    """Put the jobs of intents whose client died. A token is never put twice.
 
-    What cannot be read is left alone: a newer dray may have written it, and finishes it.
-
-    What was put under a token is not remembered for ever. So one that is old gets replaced: whoever still has
-    it, frozen for all this time, is refused.
+    An unreadable intent is left alone: a newer dray may have written it, and will finish it. The store does
+    not remember a token forever, so an old one is replaced, and a client that was frozen with it is refused.
     """
+    older_than = INTENT_GRACE if older_than is None else older_than
     key = core.keys.own + "intent"
     found = await core.call(command(key, "HGETALL", key))
     done = 0
@@ -155,7 +154,7 @@ async def finish_intents(core: Core, now: int | None, older_than: int = 5_000_00
             continue
         if age > TOKEN_OLD:
             old, name = name, _new_token(core)
-            if not await core.call(core.on_own("reintend", now, old, name)):
+            if not await core.call(core.on_own("renew_token", now, old, name)):
                 continue
         await put_step(core, jobs, await _claim(core, jobs), name, now)
         await forget_intent(core, name)
@@ -167,7 +166,7 @@ def _read_intent(core: Core, token: str, packed: bytes) -> list[Job] | None:
     try:
         return [unpack(data, 1 << 52) for data in _decode_intent(packed)]
     except (msgspec.DecodeError, CodecError) as error:
-        if token not in core.unread:  # every sweep meets it again
+        if token not in core.unread:  # every sweep meets it
             core.unread.add(token)
             log.warning("what a schedule was about to enqueue cannot be read and is left alone: %s", error)
         return None
@@ -186,13 +185,12 @@ async def put_step(
         accepted = await step.put(list(enumerate(jobs)), {})
     else:
         accepted = await _put_in_order(step, jobs, owners)
-    await step.follow()
+    await step.follow_up()
     return accepted
 
 
 async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]) -> list[Accepted]:
-    """As in one go, unless an id comes twice or is another queue's, or a job waits for others that one before
-    it may put an end to: then in several."""
+    """One call, split where a job repeats an id, moves queue, or depends on one that may end before."""
     accepted: list[Accepted] = []
     together: list[tuple[int, Job]] = []
     ids: set[str] = set()
@@ -207,11 +205,11 @@ async def _put_in_order(step: _Step, jobs: Sequence[Job], owners: dict[str, str]
         else:
             together.append((index, job))
             ids.add(job.id)
-            if job.waits_for and job.on_duplicate == "replace":  # whoever comes next waits behind it
+            if job.waits_for and job.on_duplicate == "replace":  # the next dependant is registered behind it
                 accepted += await step.put_waiting(together, owners)
                 together, ids = [], set()
     accepted += await step.put_waiting(together, owners)
-    await _tell_of_refused(step, jobs, accepted, owners)
+    await _tell_dependants(step, jobs, accepted, owners)
     return accepted
 
 
@@ -220,14 +218,14 @@ def _may_end_others(job: Job) -> bool:
 
 
 async def _claim(core: Core, jobs: Sequence[Job]) -> dict[str, str]:
-    """Claim ids that clients made up; who has each."""
+    """Claim ids that clients made up; returns the queue that has each."""
     parts: dict[str, dict[str, str]] = {}
     for job in jobs:
         if queue_of(job.id) is None:
             parts.setdefault(core.keys.directory(job.id), {}).setdefault(job.id, job.queue)
     replies = await core.calls(
         [
-            script("claim", key, "claim", *(word for pair in wanted.items() for word in pair))
+            script("id_directory", key, "claim", *(name for pair in wanted.items() for name in pair))
             for key, wanted in parts.items()
         ]
     )
@@ -238,9 +236,9 @@ async def _claim(core: Core, jobs: Sequence[Job]) -> dict[str, str]:
 
 
 async def _put_elsewhere(step: _Step, index: int, job: Job, owners: dict[str, str]) -> Accepted:
-    """The id is another queue's: a duplicate, or to be replaced, or only waited for there."""
+    """Put a job whose id another queue has: as a duplicate, to replace it, or because it is awaited there."""
     core, home = step.core, owners[job.id]
-    letter, run, _ = await core.call(core.on_queue("probe", home, step.now, job.id))
+    letter, run, _ = await core.call(core.on_queue("job_states", home, step.now, job.id))
     state = BY_BYTE[letter]
     if state is not State.NOT_FOUND:
         if job.on_duplicate != "replace" or run or state not in _NOT_STARTED:
@@ -248,35 +246,37 @@ async def _put_elsewhere(step: _Step, index: int, job: Job, owners: dict[str, st
         [reply] = await step.put_waiting([(index, job)], owners, replaces=True)
         if reply.verdict != "created":
             return reply
-    await core.call(script("claim", core.keys.directory(job.id), "move", job.id, home, job.queue))
+    await core.call(script("id_directory", core.keys.directory(job.id), "move", job.id, home, job.queue))
     owners[job.id] = job.queue
-    moved = await core.call(core.on_queue("evict", home, step.now, job.id, 1))
+    moved = await core.call(core.on_queue("move_id_out", home, step.now, job.id, 1))
     dependants, watchers, (posted, forgotten, gone) = moved
     waits = {dependency.encode() for dependency in job.waits_for}
     kept_pairs = zip(forgotten[::2], forgotten[1::2], strict=True)
-    apart = [word for pair in kept_pairs if pair[0] not in waits for word in pair]
+    apart = [id for pair in kept_pairs if pair[0] not in waits for id in pair]
     for watcher in watchers:
         await watch_queues(core, watcher.decode(), [job.queue])
     if dependants or watchers:
-        adopted = core.on_queue("adopt", job.queue, step.now, job.id, len(dependants), *dependants, *watchers)
-        _, told = await core.call(adopted)
-        await follow(core, job.queue, told, step.now)
-    await follow(core, home, (posted, apart, gone), step.now)
+        args = (job.id, len(dependants), *dependants, *watchers)
+        _, aftermath = await core.call(core.on_queue("move_id_in", job.queue, step.now, *args))
+        await follow_up(core, job.queue, aftermath, step.now)
+    await follow_up(core, home, (posted, apart, gone), step.now)
     if state is State.NOT_FOUND:
         [reply] = await step.put_waiting([(index, job)], owners)
     return reply
 
 
-async def _tell_of_refused(
+async def _tell_dependants(
     step: _Step, jobs: Sequence[Job], accepted: Sequence[Accepted], owners: dict[str, str]
 ) -> None:
-    """Jobs that wait for one that was not accepted must not wait for ever; its id is free again."""
+    """Tell the dependants of refused jobs, so that none waits forever, and free the ids."""
     for job, reply in zip(jobs, accepted, strict=True):
         if reply.verdict in _REFUSED or reply.id != job.id:
             queue = owners.get(job.id, job.queue)
-            _, aftermath = await step.core.call(step.core.on_queue("orphan", queue, step.now, job.id))
+            _, aftermath = await step.core.call(
+                step.core.on_queue("tell_dependants", queue, step.now, job.id)
+            )
             step.left.append((queue, aftermath))
-            await free(step.core, queue, [job.id])
+            await free_ids(step.core, queue, [job.id])
 
 
 class _Step:
@@ -284,7 +284,7 @@ class _Step:
 
     def __init__(self, core: Core, base: int, token: str, now: int | None) -> None:
         self.core, self._base, self._token, self.now = core, base, token, now
-        self._created = core.told_time(now)
+        self._created = core.given_time(now)
         self.left: list[tuple[str, Any]] = []
         self._waits: list[tuple[_Waits, list[Job], list[Accepted]]] = []
 
@@ -295,7 +295,7 @@ class _Step:
     async def put_waiting(
         self, jobs: Sequence[tuple[int, Job]], owners: dict[str, str], replaces: bool = False
     ) -> list[Accepted]:
-        """Register with dependencies, then put."""
+        """Register the dependants, then put."""
         waits = _Waits(self.core, owners)
         await waits.register([job for _, job in jobs])
         extra = waits.extra
@@ -311,64 +311,66 @@ class _Step:
         parts: dict[str, list[tuple[int, Job]]] = {}
         for index, job in jobs:
             parts.setdefault(job.queue, []).append((index, job))
-        calls = [
-            self.core.on_queue(
-                "put",
-                queue,
-                self.now,
-                f"{self._token}.{part[0][0]}" if self._token else "",
-                *self._args(part, extra),
-            )
-            for queue, part in parts.items()
-        ]
+        calls = []
+        for queue, part in parts.items():
+            token = f"{self._token}.{part[0][0]}" if self._token else ""
+            args = _job_args(part, self._base, self._created, extra)
+            calls.append(self.core.on_queue("put", queue, self.now, token, *args))
         accepted: dict[int, Accepted] = {}
         for (queue, part), reply in zip(parts.items(), await self.core.calls(calls), strict=True):
             await self._answers(queue, part, reply, accepted)
         return [accepted[index] for index, _ in jobs]
 
-    def _args(self, part: Sequence[tuple[int, Job]], extra: dict[str, dict[str, Any]]) -> list[Arg]:
-        args: list[Arg] = []
-        for index, job in part:
-            simple = job.id not in extra and is_simple(job)
-            plain = class_of(job) if simple and is_plain(job) else None
-            stored = body(job, self._base + index, self._created, plain)
-            said = limits_of(job) if simple else _extra(job, extra.get(job.id, {}))
-            args += (job.id, stored, plain or said)
-        return args
-
     async def _answers(
         self, queue: str, part: Sequence[tuple[int, Job]], reply: Any, accepted: dict[int, Accepted]
     ) -> None:
         known, answers, aftermath = reply
-        if answers == 1:
-            accepted |= {index: Accepted(job.id, State.READY) for index, job in part}
-        elif isinstance(answers, bytes):
-            new = _all_new((job for _, job in part), answers)
-            accepted |= {index: one for (index, _), one in zip(part, new, strict=True)}
-        elif answers == -1:
+        jobs = [job for _, job in part]
+        if answers == -1:
             raise BrokerAway("it took more than ten minutes to put these jobs: somebody else does it by now")
-        elif answers == 0:  # put before, under the same token
-            states = await _states(self.core, [job.id for _, job in part])
-            accepted |= {index: Accepted(job.id, states.get(job.id, State.NOT_FOUND)) for index, job in part}
+        if answers == 0:  # put before, under the same token
+            states = await _states(self.core, [job.id for job in jobs])
+            replies = [Accepted(job.id, states.get(job.id, State.NOT_FOUND)) for job in jobs]
         else:
-            for place, (index, _) in enumerate(part):
-                accepted[index] = _accepted(*answers[5 * place : 5 * place + 5])
+            replies = _read_answers(jobs, answers)
+        accepted |= {index: one for (index, _), one in zip(part, replies, strict=True)}
         if not known:
             await self.core.enlist([queue])
         self.left.append((queue, aftermath))
 
-    async def follow(self) -> None:
-        """What is left to do once every id is where the directory says."""
-        await follow_all(self.core, self.left, self.now)
+    async def follow_up(self) -> None:
+        """Do the follow-up work, once every id is where the directory says."""
+        await follow_up_all(self.core, self.left, self.now)
         for waits, jobs, accepted in self._waits:
             await waits.look_again(jobs, accepted, self.now)
 
 
+def _job_args(
+    jobs: Iterable[tuple[int, Job]], base: int, created: int | None, extra: dict[str, dict[str, Any]]
+) -> list[Arg]:
+    """Per job the three arguments of lua/put.lua."""
+    args: list[Arg] = []
+    for index, job in jobs:
+        simple = job.id not in extra and is_simple(job)
+        plain = class_of(job) if simple and not has_limits(job) else None
+        more = plain or (limits_of(job) if simple else _extra(job, extra.get(job.id, {})))
+        args += (job.id, body(job, base + index, created, plain), more)
+    return args
+
+
 def _extra(job: Job, waits: dict[str, Any]) -> bytes:
-    told: dict[str, Any] = {"dup": job.on_duplicate, "d": job.due, "mx": job.max_ready, "ov": job.overflow}
+    extra: dict[str, Any] = {"dup": job.on_duplicate, "d": job.due, "mx": job.max_ready, "ov": job.overflow}
     if job.waits_for:
-        told["wf"] = 1
-    return to_json({name: value for name, value in (told | waits).items() if value is not None})
+        extra["wf"] = 1
+    return to_json({name: value for name, value in (extra | waits).items() if value is not None})
+
+
+def _read_answers(jobs: Sequence[Job], answers: Any) -> list[Accepted]:
+    if answers == 1:
+        return [Accepted(job.id, State.READY) for job in jobs]
+    if isinstance(answers, bytes):
+        return [Accepted(job.id, BY_BYTE[answers[at : at + 1]]) for at, job in enumerate(jobs)]
+    return [_accepted(*answers[at : at + 5]) for at in range(0, len(answers), 5)]
 
 
 def _accepted(verdict: bytes, state: bytes, id: bytes, replaced: bytes, met: Any) -> Accepted:
@@ -384,7 +386,7 @@ def _accepted(verdict: bytes, state: bytes, id: bytes, replaced: bytes, met: Any
 
 
 class _Waits:
-    """What the jobs of a step wait for."""
+    """The dependencies of the jobs of a step."""
 
     def __init__(self, core: Core, owners: dict[str, str]) -> None:
         self._core, self._owners = core, owners
@@ -402,7 +404,7 @@ class _Waits:
         for pair in pairs:
             parts.setdefault(places[pair[0]], []).append(pair)
         calls = [
-            self._core.on_queue("depend", queue, 0, *(word for pair in part for word in pair))
+            self._core.on_queue("add_dependants", queue, 0, *(id for pair in part for id in pair))
             for queue, part in parts.items()
         ]
         for part, reply in zip(parts.values(), await self._core.calls(calls), strict=True):
@@ -415,25 +417,25 @@ class _Waits:
                 self.extra[job.id] = self._waits(job)
 
     async def register_anew(self, jobs: Sequence[Job]) -> None:
-        """Who took the place of a waiting job under its id waits like a newcomer, behind the others."""
+        """A job that replaced a waiting one under its id is registered again, behind the others."""
         pairs = [(dependency, job.id) for job in jobs for dependency in job.waits_for]
         known = [pair for pair in pairs if pair not in self._added]
         if known:
-            await undepend(self._core, known)
+            await remove_dependants(self._core, known)
             await self.register(jobs)
 
     def _waits(self, job: Job) -> dict[str, Any]:
         states = {dependency: self._seen[dependency, job.id] for dependency in job.waits_for}
         left = [dependency for dependency, state in states.items() if state is not State.SUCCEEDED]
-        ended = [word for d in left if states[d] in FINISHED for word in (d, str(states[d]))]
+        ended = [text for d in left if states[d] in FINISHED for text in (d, str(states[d]))]
         return {"w": left, "we": ended}
 
     async def look_again(self, jobs: Sequence[Job], accepted: Sequence[Accepted], now: int | None) -> None:
-        """An end that came between registering and putting; and registrations of jobs that were not put."""
+        """Deliver ends between registering and putting; remove registrations of jobs that were not put."""
         if not self._seen:
             return
         created = {reply.id for reply in accepted if reply.verdict == "created"}
-        await undepend(self._core, [pair for pair in self._added if pair[1] not in created])
+        await remove_dependants(self._core, [pair for pair in self._added if pair[1] not in created])
         watched = {d: state for (d, dependant), state in self._seen.items() if dependant in created}
         states = await _states(self._core, [d for d, state in watched.items() if state not in FINISHED])
         for job in jobs:
@@ -447,4 +449,4 @@ class _Waits:
                     continue
                 args = (job.id, dependency, str(after))
                 _, aftermath = await self._core.call(self._core.on_queue("deliver", job.queue, now, *args))
-                await follow(self._core, job.queue, aftermath, now)
+                await follow_up(self._core, job.queue, aftermath, now)

@@ -1,23 +1,23 @@
-"""`get`, `find`, `queues`, documents and the feed."""
+"""Reads jobs, queues, documents and the feed."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-from dray.broker.checks import query_matches, read_number
+from dray.broker.checks import TIME_MAX, decode_pause, query_matches, read_number
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import locate, watch_queues
+from dray.broker.redis.encoding import LETTER, StoredJob, read_limits, read_stored
+from dray.broker.redis.outbox import locate, watch_queues
 from dray.broker.redis.router import command
-from dray.broker.redis.rows import LETTERS, Kept, decode_pause, read_kept, read_limits
 from dray.broker.verbs import Doc, Entry, Event, Feed, Limits, Page, Pause, Query, QueueInfo, Usage
 from dray.errors import InvalidInput
 from dray.job import PLACES, Job, Move, Place, Record, Sign, State
 
 SCAN_FACTOR: Final = 10
-"""How many jobs a page may look at for each one it may return."""
+"""Jobs that a page may examine for each one it may return."""
 CHUNK: Final = 200
-"""How many jobs one script reads: payloads may be large."""
+"""Jobs that one script reads, as payloads may be large."""
 STATES: Final = tuple(State)
 _PLACE_LETTERS: Final = {
     Place.WAITING: "w",
@@ -27,6 +27,8 @@ _PLACE_LETTERS: Final = {
     Place.DEAD: "e",
     Place.DONE: "e",
 }
+_FIRST: Final = frozenset({State.WAITING, State.SCHEDULED, State.READY, State.RUNNING, State.SUCCEEDED})
+"""The first of the states that share a place."""
 KINDS: Final[dict[str, str]] = {
     "p": Move.PUT,
     "R": Move.RELEASED,
@@ -50,7 +52,7 @@ KINDS: Final[dict[str, str]] = {
     "V": Sign.RESUMED,
     "M": Sign.LIMITED,
 }
-"""The letters by which scripts note events."""
+"""The letters of events in the feed."""
 
 
 async def get(core: Core, ids: Sequence[str], watch: str | None, now: int | None) -> list[Record | None]:
@@ -60,7 +62,7 @@ async def get(core: Core, ids: Sequence[str], watch: str | None, now: int | None
     parts: dict[str, list[str]] = {}
     for id, queue in places.items():
         parts.setdefault(queue, []).append(id)
-    found: dict[str, Kept] = {}
+    found: dict[str, StoredJob] = {}
     for queue, names in parts.items():
         found |= await read_jobs(core, queue, names, now, watch or "")
     return [found[id].record if id in found else None for id in ids]
@@ -68,23 +70,23 @@ async def get(core: Core, ids: Sequence[str], watch: str | None, now: int | None
 
 async def read_jobs(
     core: Core, queue: str, ids: Sequence[str], now: int | None, watch: str = ""
-) -> dict[str, Kept]:
-    found: dict[str, Kept] = {}
+) -> dict[str, StoredJob]:
+    found: dict[str, StoredJob] = {}
     for first in range(0, len(ids), CHUNK):
         names = ids[first : first + CHUNK]
         at, *rows = await core.call(core.on_queue("get", queue, now, watch, *names))
         for id, row in zip(names, rows, strict=True):
             if row is not None:
-                found[id] = read_kept(queue, id, row, at, core.retention)
+                found[id] = read_stored(queue, id, row, at, core.retention)
     return found
 
 
 async def pages(
     core: Core, queue: str, place: str, cursor: str, now: int | None
 ) -> AsyncIterator[tuple[list[str], str, bool]]:
-    """The ids of a place, page by page: ids, where to go on, whether these were all."""
+    """The ids of a place, page by page: ids, the next cursor, true for the last page."""
     while True:
-        whole, after, ids = await core.call(core.on_queue("list", queue, now, place, cursor, CHUNK))
+        whole, after, ids = await core.call(core.on_queue("list_ids", queue, now, place, cursor, CHUNK))
         cursor = after.decode()
         yield [id.decode() for id in ids], cursor, bool(whole)
         if whole:
@@ -94,8 +96,15 @@ async def pages(
 # find
 
 
-async def find(core: Core, query: Query, cursor: str | None, limit: int, now: int | None) -> Page:
-    """By state and queue. A cursor is `state:queue:how many to skip:where to go on`."""
+async def find(
+    core: Core,
+    query: Query,
+    cursor: str | None,
+    limit: int,
+    now: int | None,
+    arrived_before: int | None = None,
+) -> Page:
+    """Jobs by state and queue. A cursor is `state:queue:number to skip:cursor of the place`."""
     state, queue, skip, after = _read_cursor(cursor)
     queues = [name for name in await core.queues() if query.queue in (None, name)]
     found: list[Record] = []
@@ -110,24 +119,28 @@ async def find(core: Core, query: Query, cursor: str | None, limit: int, now: in
             start, skipped = (after, skip) if here else ("", 0)
             async for ids, following, _ in pages(core, name, _PLACE_LETTERS[PLACES[which]], start, now):
                 kept = await read_jobs(core, name, ids, now)
-                standing = [kept[id] for id in ids if id in kept and kept[id].record.state is which]
-                order = standing if start or following else _by_stamp(standing, which)
-                for place, one in enumerate(order):
-                    mark = one.stamp if not (start or following) else place + 1
+                standing = [kept[id] for id in ids if id in kept and _stands(kept[id], which)]
+                order = standing if start or following else sorted(standing, key=lambda one: one.stamp)
+                mark = 0
+                for one in order:
+                    # Stamps differ, unless the store is damaged.
+                    mark = mark + 1 if start or following else max(one.stamp, mark + 1)
                     if mark <= skipped:
                         continue
                     if len(found) == limit or looked == limit * SCAN_FACTOR:
                         return Page(found, f"{number}:{name}:{skipped}:{start}")
                     looked += 1
                     skipped = mark
-                    if query_matches(query, one.record):
+                    older = arrived_before is None or one.stamp // 1000 < arrived_before
+                    if older and query_matches(query, one.record):
                         found.append(one.record)
                 start, skipped = following, 0
     return Page(found, None)
 
 
-def _by_stamp(kept: list[Kept], state: State) -> list[Kept]:
-    return sorted(kept, key=lambda one: one.stamp)
+def _stands(one: StoredJob, state: State) -> bool:
+    """True if it is listed under this state; an unreadable job under the first state of its place."""
+    return one.record.state is state if one.readable else state in _FIRST
 
 
 def _read_cursor(cursor: str | None) -> tuple[int, str, int, str]:
@@ -144,18 +157,18 @@ def _read_cursor(cursor: str | None) -> tuple[int, str, int, str]:
 
 async def queue_infos(core: Core, now: int | None) -> list[QueueInfo]:
     names = await core.queues()
-    replies = await core.calls([core.on_queue("info", name, now) for name in names])
+    replies = await core.calls([core.on_queue("queue_info", name, now) for name in names])
     infos = []
-    for name, (counts, settings, due, told) in zip(names, replies, strict=True):
-        numbers = {LETTERS[k.decode()]: int(v) for k, v in zip(counts[::2], counts[1::2], strict=True)}
-        ready = _ready(told, numbers.get(State.READY, 0))
+    for name, (counts, settings, due, lanes) in zip(names, replies, strict=True):
+        numbers = read_counts(counts)
+        ready = _ready(lanes, numbers.get(State.READY, 0))
         if not any(numbers.values()) and not settings:
             continue
         infos.append(
             QueueInfo(
                 name=name,
                 counts={state: numbers[state] for state in State if numbers.get(state)},
-                next_due=None if due is None else int(float(due)),
+                next_due=None if due is None else int(min(max(float(due), 0.0), TIME_MAX)),
                 oldest_ready=min((oldest for _, oldest in ready.values()), default=None),
                 ready=ready,
                 **_settings(settings),
@@ -164,9 +177,18 @@ async def queue_infos(core: Core, now: int | None) -> list[QueueInfo]:
     return infos
 
 
-def _ready(told: Sequence[int], whole: int) -> dict[int, tuple[int, int]]:
-    """By priority. What is in groups that were not looked at is shared out by the number of those groups."""
-    rows = sorted(zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True))
+def read_counts(stored: Sequence[bytes]) -> dict[State, int]:
+    numbers = dict(zip(stored[::2], stored[1::2], strict=True))
+    return {
+        state: int(number)
+        for state, letter in LETTER.items()
+        if letter and (number := numbers.get(letter.encode(), b"")).removeprefix(b"-").isdigit()
+    }
+
+
+def _ready(lanes: Sequence[int], whole: int) -> dict[int, tuple[int, int]]:
+    """Ready jobs by priority. Those in unread groups are estimated by the number of these groups."""
+    rows = sorted(zip(lanes[::4], lanes[1::4], lanes[2::4], lanes[3::4], strict=True))
     unseen, left = sum(row[3] for row in rows), whole - sum(row[1] for row in rows)
     found = {}
     for priority, count, oldest, groups in rows:
@@ -178,7 +200,7 @@ def _ready(told: Sequence[int], whole: int) -> dict[int, tuple[int, int]]:
 
 
 async def usage(core: Core, job: Job, now: int | None) -> Usage:
-    """How much is in use of what may limit a job."""
+    """The running jobs and used rates that count against the limits of a job."""
     held = {"queue": "q", "task": f"t:{job.task}", "group": job.group, "key": job.running_key}
     held |= {what: f"{what[0]}:{held[what]}" for what in ("group", "key") if held[what] is not None}
     names = {what: name for what, name in held.items() if name is not None}
@@ -193,7 +215,7 @@ async def usage(core: Core, job: Job, now: int | None) -> Usage:
         ]
     )
     return Usage(
-        int(seconds) * 1000 + int(micros) // 1000 if core.told_time(now) is None else core.time(now),
+        int(seconds) * 1000 + int(micros) // 1000 if core.given_time(now) is None else core.time(now),
         {what: int(count or 0) for what, count in zip(names, counts, strict=True)},
         {what: int(float(tat or 0)) for what, tat in zip(rated, times, strict=True)},
     )
@@ -241,29 +263,31 @@ async def feed(core: Core, cursor: Mapping[str, int] | None, limit: int) -> Feed
     names = await core.queues()
     stand = await core.calls([core.on_queue("feed", name, 0, 0, 0) for name in names])
     if cursor is None:
-        return Feed([], {name: newest for name, (newest, _, _) in zip(names, stand, strict=True) if newest})
+        ends = zip(names, stand, strict=True)
+        return Feed([], {name: newest for name, (newest, oldest, _, _) in ends if oldest <= newest})
     entries: list[Entry] = []
     reached, gaps = dict(cursor), []
-    for name, (newest, oldest, _) in zip(names, stand, strict=True):
+    for name, (newest, oldest, _, _) in zip(names, stand, strict=True):
         after = cursor.get(name, 0)
+        if oldest > newest:  # it was dropped: the next entry shows the gap
+            continue
         if name in cursor and (after + 1 < oldest or after > newest):
             gaps.append(name)
             after = min(after, oldest - 1)
         if len(entries) == limit or after >= newest:
             continue
-        _, _, rows = await core.call(core.on_queue("feed", name, 0, after, limit - len(entries)))
-        new = [_entry(name, row) for row in rows]
+        _, _, base, rows = await core.call(core.on_queue("feed", name, 0, after, limit - len(entries)))
+        new = [_entry(name, base, row) for row in rows]
         entries += new
         if new:
             reached[name] = new[-1].number
     return Feed(entries, reached, tuple(gaps))
 
 
-def _entry(queue: str, row: Sequence[Any]) -> Entry:
+def _entry(queue: str, base: int, row: Sequence[Any]) -> Entry:
     number, (_, at, _, events) = row
-    return Entry(
-        queue, int(number.partition(b"-")[0]), int(at), tuple(map(_event, events.decode().split("\n")))
-    )
+    parsed = tuple(map(_event, events.decode().split("\n")))
+    return Entry(queue, base + int(number.partition(b"-")[0]), int(at), parsed)
 
 
 def _event(text: str) -> Event:

@@ -1,14 +1,14 @@
-"""What `sweep` puts right: what no script leaves behind, and what a client did that died between two slots.
+"""Repairs damage in the store, and the work of clients that died between two slots. Part of `sweep`.
 
-Within a queue one script looks at the next stretch of everything and mends it (lua/mend.lua): it sees a state
-that no other is in the middle of. What crosses slots may be under way at this very moment, so it is only
-noted as a *doubt*; if it is still so in a sweep some seconds later, nobody is going to finish it.
+Within a queue one script checks and repairs the next stretch of everything (lua/repair.lua); no other script
+is halfway through at that time. A step that crosses slots may be under way, so what looks wrong there is
+first noted as a *doubt*, and acted upon if it is still so some seconds later.
 
-- A queue that still knows a session which the namespace has ended: what it holds there is freed. One whose
-  copy of a lease is out of date gets the new one.
-- A job that waits for one that has ended, or that does not know of it; one that is told of an end though it
-  does not wait.
-- An id of the directory that leads to no job, and a job that its id does not lead to.
+- A queue still knows a session that the namespace has ended: its runs there are freed. An outdated copy of a
+  lease is renewed.
+- A job waits for one that has ended, or that does not list it as a dependant; or it is listed as a dependant
+  though it does not wait.
+- An id of the directory leads to no job, or a job is not found by its id.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ from typing import Any, Final, NamedTuple
 
 from dray.broker.checks import FREE_STEP
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import free, locate
+from dray.broker.redis.encoding import BY_BYTE
 from dray.broker.redis.keys import BUCKETS
+from dray.broker.redis.outbox import free_ids, locate
 from dray.broker.redis.router import Arg, command, script
-from dray.broker.redis.rows import BY_BYTE
-from dray.broker.repairs import found
 from dray.job import FINISHED, State, queue_of
 
-LOOK: Final = 200
-"""How many entries of each kind one sweep looks at in a queue."""
+STRETCH: Final = 200
+"""Entries of each kind that one sweep checks in a queue."""
 QUEUES: Final = 50
-"""How many queues one sweep looks at; the next one goes on with the others."""
+"""Queues that one sweep checks; the next one goes on with the others."""
 GRACE: Final = 5_000
-"""For how many milliseconds what crosses slots may be under way."""
+"""Milliseconds for which a step across slots may be under way."""
 DOUBTS_MAX: Final = 1_000
 
 
 class Doubt(NamedTuple):
-    """Something that crosses slots and looks wrong."""
+    """Damage across slots that one sweep suspects."""
 
     kind: str
     id: str
     other: str
-    """The dependency, or nothing."""
+    """The dependency, or empty."""
     queue: str
 
 
-class Mending:
-    """One sweep's look at what may be wrong."""
+class Repair:
+    """The repairs of one sweep."""
 
     def __init__(self, core: Core, now: int | None) -> None:
         self.core, self.now, self.at = core, now, core.time(now)
         self.left: list[tuple[str, Any]] = []
         self.repairs: Counter[str] = Counter()
+        self.finished: Counter[str] = Counter()
+        """Steps that a client began and did not finish."""
         self.freed = 0
-        """Runs of sessions that had ended: a late one took from a queue that its end had not reached."""
+        """Runs that an ended session took from a queue before its end was known there."""
 
-    async def look(self, queues: Sequence[str]) -> dict[str, int]:
+    async def run(self, queues: Sequence[str]) -> None:
         await self._resolve()
         for name in self._some(queues):
             await self._queue(name)
         await self._unfinished(queues)
         await self._directory()
-        return found(self.repairs)
 
     def _some(self, queues: Sequence[str]) -> Sequence[str]:
         if len(queues) <= QUEUES:
@@ -73,48 +73,48 @@ class Mending:
     # within a queue
 
     async def _queue(self, name: str) -> None:
-        reply = await self.core.call(self.core.on_queue("mend", name, self.now, LOOK))
+        reply = await self.core.call(self.core.on_queue("repair", name, self.now, STRETCH))
         repairs, made_up, edges, aftermath = reply
         self.left.append((name, aftermath))
         for kind, count in zip(repairs[::2], repairs[1::2], strict=True):
             self.repairs[kind.decode()] += count
         ids = [id.decode() for id in made_up]
-        self._doubt(Doubt("lead", id, "", name) for id in await self._unled(ids, name))
-        pairs = [word.decode() for word in edges]
-        await self._look_at_edges(list(zip(pairs[::2], pairs[1::2], strict=True)), name)
+        self._doubt(Doubt("lead", id, "", name) for id in await self._not_in_directory(ids))
+        names = [name.decode() for name in edges]
+        await self._check_dependants(list(zip(names[::2], names[1::2], strict=True)), name)
 
     # between queues
 
     async def _unfinished(self, queues: Sequence[str]) -> None:
         starts = [self.core.looked_at.get(name, 0) for name in queues]
         calls = [
-            self.core.on_queue("doubtful", name, self.now, start, LOOK)
+            self.core.on_queue("unfinished_cross_slot", name, self.now, start, STRETCH)
             for name, start in zip(queues, starts, strict=True)
         ]
         replies = await self.core.calls(calls)
         for name, start, (late, waiting) in zip(queues, starts, replies, strict=True):
             for session, epoch in zip(late[::2], late[1::2], strict=True):
                 await self._session(name, session.decode(), int(epoch))
-            self.core.looked_at[name] = start + LOOK if len(waiting) == LOOK else 0
-            await self._look_at_waits(waiting, name)
+            self.core.looked_at[name] = start + STRETCH if len(waiting) == STRETCH else 0
+            await self._check_waiting(waiting, name)
 
     async def _session(self, queue: str, session: str, epoch: int) -> None:
         state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session, ""))
         if state == b"unknown" or facts[0] > epoch:
             key = f"{self.core.keys.queue(queue)}h:{session}"
             many = await self.core.call(command(key, "SCARD", key)) > FREE_STEP
-            args: tuple[Arg, ...] = (session, epoch, 1, FREE_STEP) if many else (session, epoch, 1)
-            call = self.core.on_queue("free" if many else "release", queue, self.now, *args)
+            limit = FREE_STEP if many else ""
+            call = self.core.on_queue("release", queue, self.now, session, epoch, 1, limit)
             freed, aftermath = await self.core.call(call)
             self.left.append((queue, aftermath))
             self.freed += freed
         elif state == b"ok":
             lease = (session, epoch, facts[1], facts[2])
-            await self.core.call(self.core.on_queue("renew_lease", queue, self.now, *lease))
+            await self.core.call(self.core.on_queue("copy_lease", queue, self.now, *lease))
 
-    async def _look_at_waits(self, waiting: Sequence[Sequence[bytes]], queue: str) -> None:
-        """Waiting jobs (id, orphan, dependencies) as their queue has them."""
-        pairs = [(id.decode(), word.decode()) for id, _, *words in waiting for word in words]
+    async def _check_waiting(self, waiting: Sequence[Sequence[bytes]], queue: str) -> None:
+        """Compare waiting jobs (id, orphan, dependencies) with their dependencies."""
+        pairs = [(id.decode(), name.decode()) for id, _, *names in waiting for name in names]
         patient = {id.decode() for id, orphan, *_ in waiting if orphan == b"wait"}
         places = await locate(self.core, {dependency for _, dependency in pairs})
         parts: dict[str, list[tuple[str, str]]] = {}
@@ -122,53 +122,53 @@ class Mending:
             if dependency in places:
                 parts.setdefault(places[dependency], []).append((dependency, dependant))
         for home, part in parts.items():
-            for (dependency, dependant), (state, told) in zip(
-                part, await self._told(home, part), strict=True
+            for (dependency, dependant), (state, listed) in zip(
+                part, await self._listed(home, part), strict=True
             ):
                 ended = state is State.SUCCEEDED or (dependant not in patient and state in FINISHED)
-                if state is not None and (ended or not told):
+                if state is not None and (ended or not listed):
                     self._doubt([Doubt("wait", dependant, dependency, queue)])
 
-    async def _look_at_edges(self, pairs: Sequence[tuple[str, str]], home: str) -> None:
-        """Pairs (dependency, dependant) as the dependency's queue has them."""
+    async def _check_dependants(self, pairs: Sequence[tuple[str, str]], home: str) -> None:
+        """Compare pairs (dependency, dependant) of the dependency's queue with the dependants."""
         places = await locate(self.core, {dependant for _, dependant in pairs})
         parts: dict[str, list[tuple[str, str]]] = {}
         for dependency, dependant in pairs:
             parts.setdefault(places.get(dependant, ""), []).append((dependant, dependency))
         for queue, part in parts.items():
-            waits = await self._wait(queue, part)
+            waits = await self._waiting(queue, part)
             lost = [pair for pair, wait in zip(part, waits, strict=True) if not wait]
             self._doubt(Doubt("edge", dependant, dependency, home) for dependant, dependency in lost)
 
-    async def _told(self, home: str, pairs: Sequence[tuple[str, str]]) -> list[tuple[State | None, bool]]:
-        args: list[Arg] = [word for pair in pairs for word in pair]
-        reply = await self.core.call(self.core.on_queue("edge", home, 0, "told", *args))
+    async def _listed(self, home: str, pairs: Sequence[tuple[str, str]]) -> list[tuple[State | None, bool]]:
+        """Per pair (dependency of this queue, dependant) its state, and true if it lists the dependant."""
+        args: list[Arg] = [id for pair in pairs for id in pair]
+        reply = await self.core.call(self.core.on_queue("compare_dependency", home, 0, "registered", *args))
         return [
-            (BY_BYTE[state] if state else None, bool(told))
-            for state, told in zip(reply[::2], reply[1::2], strict=True)
+            (BY_BYTE[state] if state else None, bool(listed))
+            for state, listed in zip(reply[::2], reply[1::2], strict=True)
         ]
 
-    async def _wait(self, queue: str, pairs: Sequence[tuple[str, str]]) -> list[bool]:
-        """Per pair (dependant of this queue, dependency) whether it waits; nobody does in no queue."""
+    async def _waiting(self, queue: str, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Per pair (dependant of this queue, dependency) true if it waits. No queue: false."""
         if not queue:
             return [False] * len(pairs)
-        args: list[Arg] = [word for pair in pairs for word in pair]
-        reply = await self.core.call(self.core.on_queue("edge", queue, 0, "waits", *args))
+        args: list[Arg] = [id for pair in pairs for id in pair]
+        reply = await self.core.call(self.core.on_queue("compare_dependency", queue, 0, "waits", *args))
         return [bool(waits) for waits in reply]
 
     # the directory
 
-    async def _unled(self, ids: Sequence[str], queue: str) -> list[str]:
-        """Ids of jobs that nobody would find by them."""
+    async def _not_in_directory(self, ids: Sequence[str]) -> list[str]:
         places = await locate(self.core, ids)
         return [id for id in ids if id not in places and queue_of(id) is None]
 
     async def _directory(self) -> None:
-        """The next stretch of one of its parts: ids that lead to nothing."""
+        """Check the next stretch of one bucket for ids without a job."""
         seen = self.core.looked_at
         bucket, cursor = seen.get("/bucket", 0), seen.get("/cursor", 0)
         key = self.core.keys.bucket(bucket)
-        after, entries = await self.core.call(command(key, "HSCAN", key, cursor, "COUNT", LOOK))
+        after, entries = await self.core.call(command(key, "HSCAN", key, cursor, "COUNT", STRETCH))
         seen["/cursor"] = int(after)
         if not int(after):
             seen["/bucket"] = (bucket + 1) % BUCKETS
@@ -179,7 +179,7 @@ class Mending:
             self._doubt(Doubt("claim", id, "", queue) for id in await self._vacant(queue, ids))
 
     async def _vacant(self, queue: str, ids: Sequence[str]) -> list[str]:
-        reply = await self.core.call(self.core.on_queue("probe", queue, 0, *ids))
+        reply = await self.core.call(self.core.on_queue("job_states", queue, 0, *ids))
         states, waited = reply[::3], reply[2::3]
         return [id for id, state, wait in zip(ids, states, waited, strict=True) if state == b"" and not wait]
 
@@ -191,7 +191,7 @@ class Mending:
                 self.core.doubts.setdefault(doubt, self.at)
 
     async def _resolve(self) -> None:
-        """Look again at what was in doubt some time ago: what is still so is put right."""
+        """Check the older doubts again, and repair what is still wrong."""
         doubts = self.core.doubts
         for doubt, since in list(doubts.items()):
             if since > self.at:  # the clock went back
@@ -200,48 +200,62 @@ class Mending:
                 del doubts[doubt]
                 await _RESOLVE[doubt[0]](self, Doubt(*doubt))
 
-    async def _tell(self, doubt: Doubt) -> None:
-        """A job waits for one that has ended, or that does not know of it."""
+    async def _resolve_wait(self, doubt: Doubt) -> None:
+        """A job waits for one that has ended, or that does not list it."""
         home = (await locate(self.core, [doubt.other])).get(doubt.other)
-        if home is None or not (await self._wait(doubt.queue, [(doubt.id, doubt.other)]))[0]:
+        if home is None or not (await self._waiting(doubt.queue, [(doubt.id, doubt.other)]))[0]:
             return
-        letter, added = await self.core.call(self.core.on_queue("depend", home, 0, doubt.other, doubt.id))
-        self.repairs["dependency"] += added
+        letter, added = await self.core.call(
+            self.core.on_queue("add_dependants", home, 0, doubt.other, doubt.id)
+        )
         state = BY_BYTE[letter] if letter else None
-        if state is not None and state.finished:
+        ended = state is not None and state.finished
+        # A job is registered before it is put, so only an end in between can have removed it from the list.
+        (self.finished if ended else self.repairs)["dependency"] += added
+        if ended:
             args = (doubt.id, doubt.other, str(state))
             effects, aftermath = await self.core.call(
                 self.core.on_queue("deliver", doubt.queue, self.now, *args)
             )
             self.left.append((doubt.queue, aftermath))
-            self.repairs["dependency"] += 0 if added else effects
+            self.finished["dependency"] += 0 if added else effects
 
-    async def _part(self, doubt: Doubt) -> None:
-        """A job is told of an end that it does not wait for."""
+    async def _resolve_edge(self, doubt: Doubt) -> None:
+        """A job is listed as a dependant though it does not wait."""
         places = await locate(self.core, [doubt.id])
-        told = await self._told(doubt.queue, [(doubt.other, doubt.id)])
-        if told[0][1] and not (await self._wait(places.get(doubt.id, ""), [(doubt.id, doubt.other)]))[0]:
-            self.repairs["dependency"] += 1
-            call = self.core.on_queue("undepend", doubt.queue, 0, doubt.other, doubt.id)
-            await free(self.core, doubt.queue, [id.decode() for id in await self.core.call(call)])
+        [(_, listed)] = await self._listed(doubt.queue, [(doubt.other, doubt.id)])
+        if listed and not (await self._waiting(places.get(doubt.id, ""), [(doubt.id, doubt.other)]))[0]:
+            self.finished["dependency"] += 1
+            call = self.core.on_queue("remove_dependants", doubt.queue, 0, doubt.other, doubt.id)
+            await free_ids(self.core, doubt.queue, [id.decode() for id in await self.core.call(call)])
 
-    async def _unclaim(self, doubt: Doubt) -> None:
+    async def _resolve_claim(self, doubt: Doubt) -> None:
         places = await locate(self.core, [doubt.id])
         if places.get(doubt.id) == doubt.queue and await self._vacant(doubt.queue, [doubt.id]):
-            self.repairs["id"] += 1
-            await free(self.core, doubt.queue, [doubt.id])
+            self.finished["id"] += 1
+            await free_ids(self.core, doubt.queue, [doubt.id])
 
-    async def _lead(self, doubt: Doubt) -> None:
+    async def _resolve_lead(self, doubt: Doubt) -> None:
         vacant = await self._vacant(doubt.queue, [doubt.id])
-        if not vacant and await self._unled([doubt.id], doubt.queue):
+        if not vacant and await self._not_in_directory([doubt.id]):
             self.repairs["id"] += 1
             key = self.core.keys.directory(doubt.id)
-            await self.core.call(script("claim", key, "claim", doubt.id, doubt.queue))
+            await self.core.call(script("id_directory", key, "claim", doubt.id, doubt.queue))
 
 
 _RESOLVE: Final = {
-    "wait": Mending._tell,
-    "edge": Mending._part,
-    "claim": Mending._unclaim,
-    "lead": Mending._lead,
+    "wait": Repair._resolve_wait,
+    "edge": Repair._resolve_edge,
+    "claim": Repair._resolve_claim,
+    "lead": Repair._resolve_lead,
 }
+
+
+async def audit(core: Core) -> list[str]:
+    names = await core.queues()
+    replies = await core.calls([core.on_queue("audit", name, 0) for name in names])
+    return [
+        f"{name}: {problem.decode()}"
+        for name, problems in zip(names, replies, strict=True)
+        for problem in problems
+    ]

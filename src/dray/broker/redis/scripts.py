@@ -1,9 +1,8 @@
-"""The scripts: each file of `lua/` that is no part of others, with the parts it names put before it.
+"""Builds the scripts from `lua/`: each file, behind the shared parts that its `-- uses:` line names.
 
-A verb may have a short way, `<verb>_plain.lua`, that comes before most parts: it deals with what nearly every
-call is, or leaves everything as it is and lets the whole script go on. The parts define about a hundred
-functions each time a script runs, which costs more than the work of a small call; a short way names the few
-that it shares with the rest.
+A verb may have a fast path, `<verb>_plain.lua`, which comes before most parts. It does the usual call, or
+changes nothing and lets the full script go on. The parts define about a hundred functions each time a script
+runs, which costs more than the work of a small call; a fast path uses only a few of them.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-PARTS: Final = frozenset({"base", "due", "job", "line", "moves", "namespace", "plain"})
-SHORT: Final = "_plain"
+FAST_PATH: Final = "_plain"
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
 
 
@@ -26,39 +24,45 @@ class Script(msgspec.Struct, frozen=True):
     sha: str
 
 
-def _read() -> dict[str, Script]:
+def _read_files() -> dict[str, str]:
     folder = files(__package__) / "lua"
-    texts = {
+    return {
         file.name.removesuffix(".lua"): file.read_text("utf-8")
         for file in folder.iterdir()
         if file.name.endswith(".lua")
     }
-    scripts = {}
-    for name in texts:
-        if name in PARTS or name.endswith(SHORT):
-            continue
-        placed: list[str] = []
-        if name + SHORT in texts:
-            _place(name + SHORT, texts, placed)
-        _place(name, texts, placed)
-        source = "".join(_stripped(texts[part]) for part in placed)
-        scripts[name] = Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
-    return scripts
+
+
+def _uses(text: str) -> list[str]:
+    uses = _USES.search(text)
+    return uses[1].split() if uses else []
+
+
+def _build(name: str, texts: dict[str, str]) -> Script:
+    placed: list[str] = []
+    if name + FAST_PATH in texts:
+        _place(name + FAST_PATH, texts, placed)
+    _place(name, texts, placed)
+    source = "".join(_stripped(texts[part]) for part in placed)
+    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 def _place(name: str, texts: dict[str, str], placed: list[str]) -> None:
-    """Once each, what a text uses before it."""
-    uses = _USES.search(texts[name])
-    for part in uses[1].split() if uses else ():
+    """Append a file behind the parts it uses, each part once."""
+    for part in _uses(texts[name]):
         if part not in placed:
             _place(part, texts, placed)
     placed.append(name)
 
 
 def _stripped(text: str) -> str:
-    """Without comments: the server keeps every script it was ever given."""
+    """Without comments, because the server keeps every script in memory."""
     lines = (line.strip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("--")) + "\n"
 
 
-SCRIPTS: Final = _read()
+_TEXTS: Final = _read_files()
+PARTS: Final = frozenset(part for text in _TEXTS.values() for part in _uses(text))
+SCRIPTS: Final = {
+    name: _build(name, _TEXTS) for name in _TEXTS if name not in PARTS and not name.endswith(FAST_PATH)
+}

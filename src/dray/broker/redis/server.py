@@ -1,18 +1,22 @@
-"""What a server says of itself: its version, what it keeps, what it throws away, and its clock."""
+"""Facts about a server for `dray doctor` and metrics: version, persistence, memory, clock."""
 
 from __future__ import annotations
 
+import re
 import time
+from typing import Final
 
 import hiredis
 import msgspec
 
-from dray.broker.redis.options import read_url
-from dray.broker.redis.wire import BlockingLink, Reply, pack
+from dray.broker.redis.connection import BlockingConnection, Reply, pack
+from dray.broker.redis.options import Address, read_url
+from dray.broker.redis.router import Router
+from dray.broker.servers import ServerUse
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One node; None where it does not say, or this user may not ask."""
+    """Facts about one node; None where it does not say, or this user may not ask."""
 
     address: str
     kind: str
@@ -20,51 +24,100 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     role: str | None = None
     appendonly: bool | None = None
     snapshots: bool | None = None
-    """Whether it writes snapshots at times."""
     policy: str | None = None
-    """What it does when its memory is full."""
+    """The eviction policy."""
     maxmemory: int | None = None
     used: int | None = None
     trouble: str = ""
-    """What it says about writing to its disk."""
+    """Failed writes to its disk."""
     skew: float = 0.0
     """Seconds by which its clock is ahead of ours."""
 
 
 async def read_facts(url: str) -> list[ServerFacts]:
-    """Of every node that the URL names. Runs to its end without suspending."""
+    """The facts of all nodes that the URL names. Never suspends."""
     options = read_url(url)
     facts = []
     for address in options.addresses:
-        link = await BlockingLink.connect(address, options)
+        connection = await BlockingConnection.connect(address, options)
         try:
             sent = time.time()
-            asked = pack("INFO") + pack("CONFIG", "GET", "save") + pack("TIME")
-            info, save, clock = await link.exchange(asked, 3)
-            facts.append(_facts(str(address), info, save, clock, (sent + time.time()) / 2))
+            asked = pack("HELLO") + pack("INFO") + pack("CONFIG", "GET", "save") + pack("TIME")
+            hello, info, save, clock = await connection.exchange(asked, 4)
+            facts.append(_facts(str(address), hello, info, save, clock, (sent + time.time()) / 2))
         finally:
-            link.close()
+            connection.close()
     return facts
 
 
-def _facts(address: str, info: Reply, save: Reply, clock: Reply, now: float) -> ServerFacts:
-    told = {} if isinstance(info, hiredis.ReplyError) else _read(info)
-    valkey = told.get("valkey_version")
+async def read_use(router: Router) -> list[ServerUse]:
+    """The use of all primaries, except for those that this user may not ask."""
+    answers = await router.ask_primaries(pack("INFO"))
+    return [
+        _use(str(address), _read(info))
+        for address, info in answers.items()
+        if not isinstance(info, hiredis.ReplyError)
+    ]
+
+
+def _use(address: str, info: dict[str, str]) -> ServerUse:
+    cpu = [float(info[name]) for name in ("used_cpu_sys", "used_cpu_user") if name in info]
+    return ServerUse(
+        address=address,
+        cpu_seconds=sum(cpu) if cpu else None,
+        used_memory=_number(info.get("used_memory")),
+        max_memory=_number(info.get("maxmemory")) or None,
+        clients=_number(info.get("connected_clients")),
+    )
+
+
+async def read_namespaces(url: str, seconds: float = 2.0) -> list[str]:
+    """The namespaces of a server or cluster, as far as a scan of its keys finds them in time."""
+    router, found = Router(read_url(url), blocking=True), set[str]()
+    deadline = time.monotonic() + seconds
+    try:
+        for address in await router.primaries():
+            found |= await _namespaces_at(router, address, deadline)
+    finally:
+        router.close()
+    return sorted(found)
+
+
+async def _namespaces_at(router: Router, address: Address, deadline: float) -> set[str]:
+    found, cursor = set[str](), b"0"
+    while time.monotonic() < deadline:
+        ask = pack("SCAN", cursor, "MATCH", "dray:{*}:layout", "COUNT", "1000")
+        [reply] = await router.ask(address, ask)
+        if isinstance(reply, hiredis.ReplyError):
+            break  # this user may not
+        cursor, keys = reply
+        found |= {match[1] for key in keys if (match := _LAYOUT.fullmatch(key.decode()))}
+        if cursor == b"0":
+            break
+    return found
+
+
+_LAYOUT: Final = re.compile(r"dray:\{([A-Za-z0-9_.-]+)\}:layout")
+
+
+def _facts(address: str, hello: Reply, info: Reply, save: Reply, clock: Reply, now: float) -> ServerFacts:
+    facts = {} if isinstance(info, hiredis.ReplyError) else _read(info)
+    greeting = dict(zip(hello[::2], hello[1::2], strict=True))
     trouble = [
-        f"{name} is {told[name]}"
+        f"{name} is {facts[name]}"
         for name in ("rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status")
-        if told.get(name, "ok") != "ok"
+        if facts.get(name, "ok") != "ok"
     ]
     return ServerFacts(
         address=address,
-        kind="Valkey" if valkey else "Redis",
-        version=valkey or told.get("redis_version", "?"),
-        role=told.get("role"),
-        appendonly=told["aof_enabled"] == "1" if "aof_enabled" in told else None,
+        kind=greeting[b"server"].decode().capitalize(),
+        version=greeting[b"version"].decode(),
+        role=facts.get("role"),
+        appendonly=facts["aof_enabled"] == "1" if "aof_enabled" in facts else None,
         snapshots=bool(save[1]) if isinstance(save, list) and len(save) == 2 else None,
-        policy=told.get("maxmemory_policy"),
-        maxmemory=_number(told.get("maxmemory")),
-        used=_number(told.get("used_memory")),
+        policy=facts.get("maxmemory_policy"),
+        maxmemory=_number(facts.get("maxmemory")),
+        used=_number(facts.get("used_memory")),
         trouble=", ".join(trouble),
         skew=int(clock[0]) + int(clock[1]) / 1e6 - now if isinstance(clock, list) else 0.0,
     )

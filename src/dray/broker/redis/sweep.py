@@ -1,61 +1,72 @@
-"""`sweep`: bounded steps; each kind of work has its own limit."""
+"""`sweep`: one bounded step of each kind of upkeep."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from dray.broker.checks import FREE_STEP
-from dray.broker.redis.accepting import finish_intents
+from dray.broker.checks import FEED_KEPT, FREE_STEP
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow_all, forward, tidy
-from dray.broker.redis.mending import Mending
+from dray.broker.redis.outbox import clean_up, follow_up_all, forward
+from dray.broker.redis.put import finish_intents
+from dray.broker.redis.repair import Repair
 from dray.broker.redis.router import command
 from dray.broker.redis.sessions import bring_to_end
+from dray.broker.repairs import found
 from dray.broker.verbs import Swept
+
+QUEUE_KEPT: Final = 60 * 60_000
+"""Milliseconds after its newest feed entry for which the counters of an empty queue are kept."""
 
 
 class _Sweep:
-    """One sweep. Word is delivered in the end, as all of it is one step."""
+    """One sweep. Its messages are delivered at the end."""
 
     def __init__(self, core: Core, queues: Sequence[str], limit: int, now: int | None) -> None:
         self.core, self.queues, self.limit, self.now = core, queues, limit, now
         self.left: list[tuple[str, Any]] = []
+        self.freed_by: dict[str, int] = {}
+        self.idle: dict[str, int] = {}
+        """Queues that may be forgotten, with the newest numbers of their feeds."""
 
     async def queue(self, name: str, kind: str, limit: int) -> int:
-        call = self.core.on_queue("sweep", name, self.now, kind, limit)
-        done, aftermath = await self.core.call(call)
+        call = self.core.on_queue("sweep", name, self.now, kind, limit, FEED_KEPT, QUEUE_KEPT)
+        done, aftermath, newest = await self.core.call(call)
         self.left.append((name, aftermath))
+        if newest:
+            self.idle[name] = newest
         return int(done)
 
     async def expire(self) -> int:
-        """The longest overdue first, whatever queue they are in."""
-        at, keys = self.core.time(self.now), [self.core.keys.queue(name) + "ttl" for name in self.queues]
-        late = ("-inf", at, "WITHSCORES", "LIMIT", 0, self.limit)
+        """Bury jobs past their ttl or deadline, the longest overdue of all queues first."""
+        places = [(name, index) for name in self.queues for index in ("ttl", "deadline")]
+        keys = [self.core.keys.queue(name) + index for name, index in places]
+        late = ("-inf", self.core.time(self.now), "WITHSCORES", "LIMIT", 0, self.limit)
         replies = await self.core.calls([command(key, "ZRANGEBYSCORE", key, *late) for key in keys])
-        overdue = sorted(
-            (float(at), text[:16], name)
-            for name, reply in zip(self.queues, replies, strict=True)
-            for text, at in zip(reply[::2], reply[1::2], strict=True)
-        )
+        since: dict[tuple[str, bytes], float] = {}
+        for (name, _), reply in zip(places, replies, strict=True):
+            for member, score in zip(reply[::2], reply[1::2], strict=True):
+                since[name, member] = min(since.get((name, member), math.inf), float(score))
+        overdue = sorted((at, member[:16], name) for (name, member), at in since.items())
         shares = Counter(name for _, _, name in overdue[: self.limit])
         return sum([await self.queue(name, "expire", share) for name, share in sorted(shares.items())])
 
     async def prune(self) -> int:
-        """One limit for all queues; one that gets nothing of it is seen to as well: other things run out."""
+        """Delete old records, with one limit for all queues; other expired data goes in every queue."""
         done = 0
         for name in self.queues:
             done += await self.queue(name, "prune", self.limit - done)
         return done
 
     async def lapse(self, judge: bool) -> tuple[int, int]:
-        """Free what lapsed sessions held, and finish what others began to free; how many of both."""
+        """End late sessions, and finish ends that others began; returns the numbers of sessions and runs."""
         core, now = self.core, self.now
-        late, moved, ending = await core.call(core.on_own("session_late", now))
+        late, moved, ending = await core.call(core.on_own("session_lapsed", now))
         for name, epoch, lease, expires, queues in moved:
             args = (name, epoch, lease, expires)
-            await core.calls([core.on_queue("renew_lease", queue.decode(), now, *args) for queue in queues])
+            await core.calls([core.on_queue("copy_lease", queue.decode(), now, *args) for queue in queues])
         freed = 0
         for name, epoch, suspect, queues in ending:
             if freed < self.limit:
@@ -73,46 +84,72 @@ class _Sweep:
         return lapsed, freed
 
     async def _end(self, name: str, epoch: int, queues: Sequence[bytes], room: int, suspect: bool) -> int:
-        """Free a step's worth of what an ended session held; if it held more, the next sweep goes on."""
+        """Free a bounded number of the runs of an ended session; the next sweep goes on."""
         limit = max(room, FREE_STEP)
         keys = [f"{self.core.keys.queue(queue.decode())}h:{name}" for queue in queues]
         held = await self.core.calls([command(key, "SCARD", key) for key in keys])
         if sum(held) <= limit:
             freed, left = await bring_to_end(self.core, name, epoch, queues, self.now, suspect)
             self.left += left
-            return freed
+            return self._freed(name, freed)
         freed = 0
         for queue, count in zip(queues, held, strict=True):
             share = min(count, limit - freed)
             if share:
                 args = (name, epoch, int(suspect), share)
-                call = self.core.on_queue("free", queue.decode(), self.now, *args)
+                call = self.core.on_queue("release", queue.decode(), self.now, *args)
                 done, aftermath = await self.core.call(call)
                 self.left.append((queue.decode(), aftermath))
                 freed += done
-        return freed
+        return self._freed(name, freed)
+
+    def _freed(self, session: str, count: int) -> int:
+        if count:
+            self.freed_by[session] = self.freed_by.get(session, 0) + count
+        return count
 
 
 async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
     queues = await core.queues()
-    mending = Mending(core, now)
-    repairs = await mending.look(queues)
-    await follow_all(core, mending.left, now)
+    repair = Repair(core, now)
+    await repair.run(queues)
+    await follow_up_all(core, repair.left, now)
     forwarded = await forward(core, queues, now, limit)
     step = _Sweep(core, queues, limit, now)
     promoted = [await step.queue(name, "promote", limit) for name in queues]
     lapsed, freed = await step.lapse(lapse)
-    freed += mending.freed
+    freed += repair.freed
     expired = await step.expire()
     pruned = await step.prune()
     await core.call(core.on_own("doc_sweep", now, limit))
-    if intents := await finish_intents(core, now):
-        repairs["intent"] = intents
-    await tidy(core, step.left)
+    repair.finished["intent"] += await finish_intents(core, now)
+    await clean_up(core, step.left)
+    await _forget_queues(core, step.idle, now)
     await forward(core, queues, now, limit)
     full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
     more = full or await _posted(core, queues)
-    return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repairs, more)
+    repairs, finished = found(repair.repairs), found(repair.finished)
+    done = (forwarded, sum(promoted), lapsed, freed, expired, pruned)
+    return Swept(*done, repairs, more, step.freed_by, finished)
+
+
+async def _forget_queues(core: Core, idle: dict[str, int], now: int | None) -> None:
+    """Forget queues that were empty and unused for long; also those that a dead sweeper began to forget.
+
+    The counters of a queue say that it is listed. They go first, so that the next put lists it again; the
+    counters are checked once more afterwards, because a put may have come before the queue was unlisted.
+    """
+    listed, leaving = core.keys.own + "queues", core.keys.own + "leaving"
+    begun = [name.decode() for name in await core.call(command(leaving, "SMEMBERS", leaving))]
+    for name in [*begun, *(one for one in idle if one not in begun)]:
+        counters = core.keys.queue(name) + "n"
+        if name in idle:
+            await core.call(core.on_own("forget_queue_name", now, "begin", name, idle[name]))
+        if await core.call(core.on_queue("forget_queue_counters", name, now)):
+            await core.call(core.on_own("forget_queue_name", now, "unlist", name))
+        if await core.call(command(counters, "EXISTS", counters)):
+            await core.call(command(listed, "SADD", listed, name))
+        await core.call(command(leaving, "SREM", leaving, name))
 
 
 async def _posted(core: Core, queues: Sequence[str]) -> bool:

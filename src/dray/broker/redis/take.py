@@ -1,7 +1,7 @@
-"""`take` and `settle`.
+"""`take`: hands out jobs to a session.
 
-The lease of a session is copied to every queue it takes from, and every queue keeps the last request and what
-it gave, so that a queue answers by itself: with one queue, `take` is one round trip.
+The lease of a session is copied to every queue it takes from, and every queue keeps the last request and its
+reply, so that a queue answers by itself: with one queue, `take` is one round trip.
 """
 
 from __future__ import annotations
@@ -10,27 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from dray.broker.redis.core import Core
-from dray.broker.redis.crossing import follow, follow_all, locate
-from dray.broker.redis.router import Arg, Call
-from dray.broker.redis.rows import BY_BYTE, encode, read_body, read_plain, to_json
+from dray.broker.redis.encoding import read_body, read_plain, to_json
+from dray.broker.redis.outbox import follow_up_all
+from dray.broker.redis.router import Command, command
+from dray.broker.redis.settle import settle_in
 from dray.broker.verbs import Filter
 from dray.errors import CodecError, InvalidInput, SessionLost
-from dray.job import Outcome, OutcomeKind, Settled, State, Taken, Verdict, queue_of
-
-_KINDS = {
-    OutcomeKind.SUCCEEDED: "o",
-    OutcomeKind.RETRY: "t",
-    OutcomeKind.DEAD: "d",
-    OutcomeKind.CANCELLED: "c",
-    OutcomeKind.GIVE_BACK: "g",
-    OutcomeKind.CRASHED: "x",
-}
-_VERDICTS = {b"a": Verdict.ACCEPTED, b"y": Verdict.ALREADY, b"n": Verdict.REFUSED}
-_SUCCEEDED = Settled(Verdict.ACCEPTED, State.SUCCEEDED)
+from dray.job import Outcome, OutcomeKind, Taken, queue_of
 
 
 def filter_args(filter: Filter) -> tuple[int, bytes, bytes]:
-    """Version, tasks and priorities as scripts read them; nothing means any."""
+    """Version, tasks and priorities as arguments of a script; empty means any."""
     tasks = b"" if filter.tasks is None else to_json(dict.fromkeys(filter.tasks, True))
     if filter.priorities is None:
         return filter.version, tasks, b""
@@ -52,22 +42,22 @@ async def take(
     taken: list[Taken] = []
     left: list[tuple[str, Any]] = []
     try:
-        # Queues that are not needed any more see to their due jobs, and know the request.
+        # Queues that are not needed any more promote their due jobs and note the request.
         for queue in asked:
             given, aftermath = await _take_from(core, queue, session, request, len(taken), want, wanted, now)
             taken += given
             left.append((queue, aftermath))
     except SessionLost:
-        core.requests[session] = before  # this request never was
+        core.requests[session] = before  # this request had no effect
         raise
-    await follow_all(core, left, now)
+    await follow_up_all(core, left, now)
     return taken
 
 
 async def _queues_to_ask(
     core: Core, session: str, request: int, queues: tuple[str, ...], now: int | None
 ) -> tuple[str, ...]:
-    """A repeated request goes to the queues it went to at first, whatever it names now."""
+    """A repeated request goes to the queues of the first time, even if it names others now."""
     last, before = core.requests.get(session, (0, ()))
     if last == request:
         return before
@@ -82,15 +72,19 @@ async def _queues_to_ask(
 
 
 async def _last_request(core: Core, session: str, now: int | None) -> tuple[int, tuple[str, ...]]:
-    """What the queues remember of a session that this object has not taken for before."""
+    """The last request of a session that another broker object took for."""
     state, *facts = await core.call(core.on_own("session_enrol", now, session, ""))
     if state != b"ok":
         raise SessionLost(session)
     names = [name.decode() for name in facts[3]]
-    replies = await core.calls([core.on_queue("last", name, now, session) for name in names])
-    last = max((reply[0] for reply in replies), default=0)
-    given = sorted((reply[1], name) for reply, name in zip(replies, names, strict=True) if reply[0] == last)
-    return last, tuple(name for _, name in given)
+    keys = [core.keys.queue(name) + "t" for name in names]
+    replies = await core.calls([command(key, "HGET", key, session) for key in keys])
+    requests = []
+    for name, reply in zip(names, replies, strict=True):
+        request, offset = (reply or b"0 0").partition(b"\n")[0].split()
+        requests.append((int(request), int(offset), name))
+    last = max((request for request, _, _ in requests), default=0)
+    return last, tuple(name for request, _, name in sorted(requests) if request == last)
 
 
 async def _take_from(
@@ -103,7 +97,7 @@ async def _take_from(
     wanted: tuple[int, bytes, bytes],
     now: int | None,
 ) -> tuple[list[Taken], Any]:
-    def call(enrol: str) -> Call:
+    def call(enrol: str) -> Command:
         left = max(0, want - offset)
         return core.on_queue("take", queue, now, session, request, offset, left, *wanted, enrol)
 
@@ -126,7 +120,7 @@ async def _take_from(
 async def _read_fresh(
     core: Core, queue: str, session: str, given: Sequence[bytes], now: int | None
 ) -> list[Taken]:
-    """Plain jobs in their first run, nearly all."""
+    """Read simple jobs in their first run, the usual case."""
     try:
         taken = [
             Taken(read_plain(queue, id.decode(), stored), 1)
@@ -134,7 +128,7 @@ async def _read_fresh(
         ]
     except CodecError:
         pairs = zip(given[::2], given[1::2], strict=True)
-        full = [part for id, stored in pairs for part in (id, 1, 0, 0, 0, b"", stored)]
+        full = [part for id, stored in pairs for part in (id, 1, 0, 0, 0, b"", b"", stored)]
         return await _read_taken(core, queue, session, full, now)
     for one in taken:
         if queue_of(one.job.id) is None:
@@ -147,8 +141,8 @@ async def _read_taken(
 ) -> list[Taken]:
     taken: list[Taken] = []
     unreadable: list[Outcome] = []
-    for at in range(0, len(given), 7):
-        id, number, failures, crashes, suspect, edited, stored = given[at : at + 7]
+    for at in range(0, len(given), 8):
+        id, number, failures, crashes, suspect, edited, deadline, stored = given[at : at + 8]
         run = int(number)
         try:
             whole = read_body(stored)
@@ -159,74 +153,7 @@ async def _read_taken(
             continue
         if queue_of(job.id) is None:
             core.remember(job.id, queue)
-        taken.append(Taken(job, run, failures + 1, crashes, bool(suspect)))
+        taken.append(Taken(job, run, failures + 1, crashes, suspect, deadline or None))
     if unreadable:
-        await _settle_in(core, queue, session, unreadable, now)
+        await settle_in(core, queue, session, unreadable, now)
     return taken
-
-
-# settle
-
-
-async def settle(core: Core, session: str, outcomes: Sequence[Outcome], now: int | None) -> list[Settled]:
-    places = await locate(core, {outcome.id for outcome in outcomes}, held=True)
-    parts: dict[str, list[int]] = {}
-    lost = []
-    for index, outcome in enumerate(outcomes):
-        if outcome.id in places:
-            parts.setdefault(places[outcome.id], []).append(index)
-        else:
-            lost.append(outcome)
-    settled = [Settled(Verdict.REFUSED, State.NOT_FOUND)] * len(outcomes)
-    calls = [
-        _settling(core, queue, session, [outcomes[index] for index in part], now)
-        for queue, part in parts.items()
-    ]
-    left = []
-    for (queue, part), (answers, aftermath) in zip(parts.items(), await core.calls(calls), strict=True):
-        left.append((queue, aftermath))
-        for place, index in enumerate(part):
-            settled[index] = _SUCCEEDED if answers == 1 else _settled(*answers[2 * place : 2 * place + 2])
-    if core.taken_from:
-        for outcome in outcomes:
-            core.taken_from.pop(outcome.id, None)
-    await follow_all(core, left, now, [outcome.id for outcome in outcomes])
-    if lost:
-        await _forget_lost(core, session, lost, now)
-    return settled
-
-
-def _settled(verdict: bytes, state: bytes) -> Settled:
-    return Settled(_VERDICTS[verdict], BY_BYTE[state])
-
-
-def _settling(core: Core, queue: str, session: str, outcomes: Sequence[Outcome], now: int | None) -> Call:
-    args: list[Arg] = []
-    for outcome in outcomes:
-        result = b"" if outcome.result is None else b"=" + outcome.result
-        args += (outcome.id, outcome.run, result, _rest(outcome))
-    return core.on_queue("settle", queue, now, session, *args)
-
-
-def _rest(outcome: Outcome) -> bytes:
-    """What there is to say beyond a success: see lua/settle.lua."""
-    if outcome.kind is OutcomeKind.SUCCEEDED and outcome.error is None:
-        return b""
-    reason = (outcome.reason or "").encode()
-    error = b"" if outcome.error is None else encode(outcome.error)
-    due = "" if outcome.at is None else outcome.at
-    return f"{_KINDS[outcome.kind]}{due} {len(reason)} ".encode() + reason + error
-
-
-async def _settle_in(
-    core: Core, queue: str, session: str, outcomes: Sequence[Outcome], now: int | None
-) -> None:
-    _, aftermath = await core.call(_settling(core, queue, session, outcomes, now))
-    await follow(core, queue, aftermath, now)
-
-
-async def _forget_lost(core: Core, session: str, lost: Sequence[Outcome], now: int | None) -> None:
-    """Runs of jobs that are gone: whichever queue still tells the session of them stops doing so."""
-    state, *facts = await core.call(core.on_own("session_enrol", now, session, ""))
-    for queue in facts[3] if state != b"unknown" else ():
-        await _settle_in(core, queue.decode(), session, lost, now)

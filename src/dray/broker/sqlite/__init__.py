@@ -1,18 +1,25 @@
 """`sqlite:///path`: the embedded broker. Durable, many processes on one machine, nothing to install.
 
-broker.py        the verbs
-put.py take.py settle.py edit.py sweep.py read.py wait.py    one theme each
-step.py          one write transaction: the moves of the reference, on rows
-audit.py         the invariants
-database.py      the file: transactions, contention, fork, and a file that goes away
-connection.py    one connection to it: how it is opened and set up
-layout.py        what is in the file: dray's mark, migrations, and the reading of .sql files
-place.py         where the file lies: path, folders, file system
-faults.py        what SQLite and the system report, in dray's words
-statements.py    the statements of sql/, loaded
-bell.py          wake-up calls between processes
-migrations/      the layout, by version
-sql/             every statement, by name
+options       the URL, read into options
+path          the file's path and file system
+errors        errors of SQLite and the system, as errors of dray
+connection    opens and configures a connection
+layout        the layout of the file: its mark, migrations, .sql files
+database      transactions on the file: contention, forks, lost files
+statements    the statements of sql/, loaded
+rows          rows of tables as objects
+transaction   one write transaction: the moves of a job, on rows
+put           accepts jobs
+take          hands out jobs
+settle        applies outcomes of runs, ends sessions
+edit          changes jobs and queues by hand
+read          reads jobs, queues, documents, the feed
+fifo          wakes waiting processes
+wait          finds news for a waiter
+sweep         frees lapsed sessions, buries expired jobs, prunes old records
+repair        repairs damage to the file
+audit         checks the invariants
+broker        the verbs
 """
 
 from dray.broker.sqlite.broker import SqliteBroker

@@ -10,5 +10,5 @@ _AUDITS = [statement for name, statement in SQL.items() if name.startswith("audi
 
 
 def problems(db: sqlite3.Connection, ns: int) -> list[str]:
-    """What is inconsistent, a sentence each."""
+    """One sentence per inconsistency."""
     return [sentence for statement in _AUDITS for (sentence,) in db.execute(statement, (ns,))]

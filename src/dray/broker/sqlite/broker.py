@@ -1,4 +1,4 @@
-"""The verbs of the embedded broker: each is one write transaction (`Step`) or one read."""
+"""The verbs of the embedded broker: each is one write transaction (`Transaction`) or one read."""
 
 from __future__ import annotations
 
@@ -8,44 +8,28 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from dray.broker.checks import (
-    check_beats,
-    check_cursor,
-    check_doc,
-    check_edit,
-    check_get,
-    check_kind,
-    check_limit,
-    check_page,
-    check_puts,
-    check_query,
-    check_session,
-    check_settle,
-    check_take,
-    check_wait,
-)
+from dray.broker.base import BaseBroker, Durability, wall_clock
+from dray.broker.checks import reader
 from dray.broker.repairs import LOOK
 from dray.broker.sqlite import edit, read, wait
 from dray.broker.sqlite.audit import problems
-from dray.broker.sqlite.bell import Bell, remove_stale, ring
 from dray.broker.sqlite.database import Database, blocking_pause
-from dray.broker.sqlite.mending import Looking, mend
+from dray.broker.sqlite.fifo import Fifo, remove_stale, ring
 from dray.broker.sqlite.options import Options, read_url
-from dray.broker.sqlite.put import check_dependencies, put_jobs, tell_of_refused
-from dray.broker.sqlite.rows import encode, reader
+from dray.broker.sqlite.put import check_dependencies, notify_of_refused, put_jobs
+from dray.broker.sqlite.repair import TableRounds, repair_rows
+from dray.broker.sqlite.rows import encode
 from dray.broker.sqlite.settle import release_session, settle_runs
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import Step
 from dray.broker.sqlite.sweep import sweep_step
 from dray.broker.sqlite.take import Given, retake, take_from, usage
+from dray.broker.sqlite.transaction import Transaction
 from dray.broker.verbs import (
     FORWARD_STEP,
-    PAGE_MAX,
     PUT_STEP,
     Accepted,
     Beat,
@@ -71,13 +55,13 @@ from dray.broker.verbs import (
 )
 from dray.errors import BrokerError, InvalidInput, SessionLost
 from dray.job import Job, Outcome, Record, Settled, Sign, Taken
-from dray.policy import Retention
+from dray.policy import ConnectionSettings, Retention
 
 T = TypeVar("T")
 _decode_reply: Callable[[bytes], list[tuple[int, int]] | None] = reader(list[tuple[int, int]] | None, None)
 
 
-class SqliteBroker:
+class SqliteBroker(BaseBroker):
     """A namespace in a SQLite file. Make it with `await SqliteBroker.open(url)`."""
 
     def __init__(
@@ -92,11 +76,11 @@ class SqliteBroker:
         self.namespace, self.retention = namespace, retention
         self._database, self._options, self._clock, self._blocking = database, options, clock, blocking
         self._ns: tuple[sqlite3.Connection | None, int] = (None, 0)
-        self._bell: Bell | None = None
+        self._fifo: Fifo | None = None
         self._swept_at = 0
-        self._looking = Looking()
+        self._rounds = TableRounds()
         self._missed = 0
-        """Rings of ours that nobody heard: maybe a waiter of this very object, whose `data_version` stays."""
+        """Wake-ups without a listener: the sleeper may be here, where own writes do not show."""
 
     @classmethod
     async def open(
@@ -105,18 +89,19 @@ class SqliteBroker:
         namespace: str = "dray",
         *,
         retention: Retention | None = None,
+        access: ConnectionSettings | None = None,
         blocking: bool = False,
         clock: Callable[[], int] | None = None,
     ) -> SqliteBroker:
         """Open `sqlite:///path?synchronous=full&timeout=10s&poll=1s`, making the file if it is not there."""
-        options = read_url(url)
+        options = read_url(url, access)
         database = await Database.open(
             options.path,
             synchronous=options.synchronous,
             timeout=options.timeout,
             pause=blocking_pause if blocking else asyncio.sleep,
         )
-        return cls(database, options, namespace, retention or Retention(), clock or _wall_clock, blocking)
+        return cls(database, options, namespace, retention or Retention(), clock or wall_clock, blocking)
 
     def clock(self) -> int:
         """All who share a file share a machine, and so its clock."""
@@ -126,255 +111,208 @@ class SqliteBroker:
 
     async def _write(
         self,
-        work: Callable[[Step], T],
+        work: Callable[[Transaction], T],
         now: int | None,
-        durability: Literal["normal", "full"] | None = None,
+        durability: Durability | None = None,
     ) -> T:
-        """One atomic step, then the delivery of what it put into the outbox, then the bells."""
-        result, step, bells = await self._transact(work, now, durability)
+        """One atomic transaction, then the delivery of what it put into the outbox, then the bells."""
+        result, tx, bells = await self._transact(work, now, durability)
         if bells:
-            await self._ring(bells, step)
-        if step.posted:
+            await self._ring(bells, tx)
+        if tx.posted:
             with contextlib.suppress(BrokerError):  # `sweep` delivers it; what was committed must not fail
                 await self._forward(now)
         return result
 
     async def _transact(
-        self, work: Callable[[Step], T], now: int | None, durability: Literal["normal", "full"] | None = None
-    ) -> tuple[T, Step, list[str]]:
-        def transaction(db: sqlite3.Connection) -> tuple[T, Step, list[str]]:
-            step = self._begin(db, now)
-            result = work(step)
-            step.write_notes()
-            return result, step, wait.bells_to_ring(step)
+        self, work: Callable[[Transaction], T], now: int | None, durability: Durability | None = None
+    ) -> tuple[T, Transaction, list[str]]:
+        def transaction(db: sqlite3.Connection) -> tuple[T, Transaction, list[str]]:
+            tx = self._begin(db, now)
+            result = work(tx)
+            tx.write_notes()
+            return result, tx, wait.bells_to_ring(tx)
 
         done = await self._database.write(transaction, durability=durability)
         self._ns = (done[1].db, done[1].ns)
         return done
 
-    def _begin(self, db: sqlite3.Connection, now: int | None) -> Step:
+    def _begin(self, db: sqlite3.Connection, now: int | None) -> Transaction:
         known, ns = self._ns
         if known is not db:
-            # Another connection may mean another file, with other numbers. Kept only once it is committed.
+            # Another connection may mean another file, with other numbers. Remembered once it is committed.
             ns = _namespace(db, self.namespace)
-        return Step(db, ns, self._clock() if now is None else now, self.retention)
+        return Transaction(db, ns, self._clock() if now is None else now, self.retention)
 
-    async def _read(self, work: Callable[[Step], T], now: int | None = None) -> T:
+    async def _read(self, work: Callable[[Transaction], T], now: int | None = None) -> T:
         return await self._database.read(lambda db: work(self._begin_read(db, now)))
 
-    def _begin_read(self, db: sqlite3.Connection, now: int | None) -> Step:
+    def _begin_read(self, db: sqlite3.Connection, now: int | None) -> Transaction:
         if self._ns[0] is not db:
             row = db.execute(SQL["find_namespace"], (self.namespace,)).fetchone()
-            return Step(db, row[0] if row else 0, self._clock() if now is None else now, self.retention)
+            return Transaction(
+                db, row[0] if row else 0, self._clock() if now is None else now, self.retention
+            )
         return self._begin(db, now)
 
     async def _forward(self, now: int | None, limit: int = FORWARD_STEP) -> int:
-        """Deliver word from the outbox. If we die before, or there is more, `sweep` does it."""
-        sent, step, bells = await self._transact(lambda step: step.deliver(limit), now)
+        """Deliver outbox messages. If this process dies before, or there are more, `sweep` delivers them."""
+        sent, tx, bells = await self._transact(lambda tx: tx.deliver(limit), now)
         if bells:
-            await self._ring(bells, step)
+            await self._ring(bells, tx)
         return sent
 
-    async def _ring(self, bells: list[str], step: Step) -> None:
+    async def _ring(self, bells: list[str], tx: Transaction) -> None:
         """Wake the chosen sleepers. If one has died in its sleep, everybody else looks instead."""
-        queues = step.ready.keys() | step.due.keys() | step.stirred
+        queues = tx.ready.keys() | tx.due.keys() | tx.unblocked
         with contextlib.suppress(BrokerError):  # a ring is a hint: what was committed is not to fail for it
-            while [name for name in bells if not ring(self._bells, name)]:
+            while [name for name in bells if not ring(self._fifo_folder, name)]:
                 self._missed += 1
-                _, _, bells = await self._transact(lambda new: new.stirred.update(queues), step.now)
+                _, _, bells = await self._transact(lambda new: new.unblocked.update(queues), tx.now)
 
     @property
-    def _bells(self) -> Path:
+    def _fifo_folder(self) -> Path:
         return self._database.path.with_name(self._database.path.name + "-bells")
 
     # the verbs
 
-    async def put(
-        self,
-        jobs: Sequence[Job],
-        *,
-        when: DocWrite | None = None,
-        durability: Literal["normal", "full"] | None = None,
-        now: int | None = None,
+    async def _put(
+        self, jobs: Sequence[Job], when: DocWrite | None, durability: Durability | None, now: int | None
     ) -> list[Accepted]:
-        check_puts(jobs, when, durability)
         accepted: list[Accepted] = []
         for first in range(0, len(jobs) or 1, PUT_STEP):
             batch = jobs[first : first + PUT_STEP]
 
             def work(
-                step: Step, batch: Sequence[Job] = batch, before: list[Accepted] = accepted
+                tx: Transaction, batch: Sequence[Job] = batch, before: list[Accepted] = accepted
             ) -> list[Accepted]:
                 if not before:
-                    check_dependencies(step, jobs)
-                if when is not None and not read.write_doc(step, when):
+                    check_dependencies(tx, jobs)
+                if when is not None and not read.write_doc(tx, when):
                     return []
-                replies = put_jobs(step, batch)
-                tell_of_refused(step, jobs, before + replies)
+                replies = put_jobs(tx, batch)
+                notify_of_refused(tx, jobs, before + replies)
                 return before + replies
 
             accepted = await self._write(work, now, durability)
         return accepted
 
-    async def take(
-        self,
-        session: str,
-        request: int,
-        queues: Sequence[str],
-        filter: Filter,
-        want: int,
-        *,
-        now: int | None = None,
+    async def _take(
+        self, session: str, request: int, queues: Sequence[str], filter: Filter, want: int, now: int | None
     ) -> list[Taken]:
-        check_take(session, request, queues, filter, want)
-
-        def work(step: Step) -> list[Taken]:
-            row = step.db.execute(SQL["find_session"], (step.ns, session)).fetchone()
-            if row is None or step.now >= row[1]:
+        def work(tx: Transaction) -> list[Taken]:
+            row = tx.db.execute(SQL["find_session"], (tx.ns, session)).fetchone()
+            if row is None or tx.now >= row[1]:
                 raise SessionLost(session)
             id, _, last, reply, _ = row
             if request < last:
                 raise InvalidInput("request", request, f"{last} was the last; it only counts up")
             if request == last:
-                return retake(step, id, _decode_reply(reply))
-            return _take(step, id, request, queues, filter, want)
+                return retake(tx, id, _decode_reply(reply))
+            return _take(tx, id, request, queues, filter, want)
 
         return await self._write(work, now)
 
-    async def settle(
-        self, session: str, outcomes: Sequence[Outcome], *, now: int | None = None
-    ) -> list[Settled]:
-        check_settle(session, outcomes)
-
-        def work(step: Step) -> list[Settled]:
-            return settle_runs(step, _session(step, session), outcomes)
+    async def _settle(self, session: str, outcomes: Sequence[Outcome], now: int | None) -> list[Settled]:
+        def work(tx: Transaction) -> list[Settled]:
+            return settle_runs(tx, _session(tx, session), outcomes)
 
         return await self._write(work, now)
 
-    async def renew(self, beats: Sequence[Beat], *, now: int | None = None) -> list[Heard]:
-        check_beats(beats)
-        return await self._write(lambda step: [_renew(step, beat) for beat in beats], now)
+    async def _renew(self, beats: Sequence[Beat], now: int | None) -> list[Heard]:
+        return await self._write(lambda tx: [_renew(tx, beat) for beat in beats], now)
 
-    async def release(
-        self, session: str, *, suspect: bool = True, blamed: Collection[Ref] = (), now: int | None = None
-    ) -> int:
-        check_session(session)
+    async def _release(self, session: str, suspect: bool, blamed: Collection[Ref], now: int | None) -> int:
         runs = frozenset((id, run) for id, run in blamed)
-        return await self._write(
-            lambda step: release_session(step, session, suspect=suspect, blamed=runs), now
-        )
+        return await self._write(lambda tx: release_session(tx, session, suspect=suspect, blamed=runs), now)
 
-    async def sweep(self, limit: int = 1000, *, lapse: bool = True, now: int | None = None) -> Swept:
-        check_limit(limit)
-        repairs = await self._mend(min(limit, LOOK), now)
+    async def _sweep(self, limit: int, lapse: bool, now: int | None) -> Swept:
+        repairs = await self._repair(min(limit, LOOK), now)
         forwarded = await self._forward(now, limit)
-        remove_stale(self._bells, limit)
+        remove_stale(self._fifo_folder, limit)
         swept, self._swept_at = await self._write(
-            lambda step: (sweep_step(step, limit, lapse, forwarded, self._swept_at), step.now), now
+            lambda tx: (sweep_step(tx, limit, lapse, forwarded, self._swept_at), tx.now), now
         )
-        left = await self._read(lambda step: step.db.execute(SQL["posted"], (step.ns,)).fetchone())
+        left = await self._read(lambda tx: tx.db.execute(SQL["posted"], (tx.ns,)).fetchone())
         return msgspec.structs.replace(swept, repairs=repairs, more=swept.more or left is not None)
 
-    async def _mend(self, limit: int, now: int | None) -> dict[str, int]:
-        broken = await self._read(lambda step: self._looking.ahead(step.db, step.ns, limit))
-        return {} if broken is None else await self._write(lambda step: mend(step, broken, limit), now)
+    async def _repair(self, limit: int, now: int | None) -> dict[str, int]:
+        broken = await self._read(lambda tx: self._rounds.check_next(tx.db, tx.ns, limit))
+        return {} if broken is None else await self._write(lambda tx: repair_rows(tx, broken, limit), now)
 
-    async def edit(
+    async def _edit_scope(self, scope: Scope, action: ScopeAction, now: int | None) -> None:
+        await self._write(lambda tx: edit.set_scope(tx, scope, action), now)
+
+    async def _edit_jobs(
         self,
-        selection: Ids | Query | Scope,
-        action: JobAction | ScopeAction,
-        *,
-        cursor: str | None = None,
-        limit: int = PAGE_MAX,
-        dry_run: bool = False,
-        now: int | None = None,
+        selection: Ids | Query,
+        action: JobAction,
+        cursor: str | None,
+        limit: int,
+        dry_run: bool,
+        now: int | None,
     ) -> Edited:
-        check_edit(selection, action, limit)
+        return await self._write(lambda tx: edit.apply(tx, selection, action, cursor, limit, dry_run), now)
 
-        def work(step: Step) -> Edited:
-            if isinstance(selection, Scope) and isinstance(action, ScopeAction):
-                return Edited() if dry_run else edit.set_scope(step, selection, action)
-            if isinstance(selection, Ids | Query) and isinstance(action, JobAction):
-                return edit.apply(step, selection, action, cursor, limit, dry_run)
-            raise AssertionError("check_edit lets no other pair through")
-
-        return await self._write(work, now)
-
-    async def get(
-        self, ids: Sequence[str], *, watch: str | None = None, now: int | None = None
-    ) -> list[Record | None]:
-        check_get(ids, watch)
+    async def _get(self, ids: Sequence[str], watch: str | None, now: int | None) -> list[Record | None]:
         if watch is None:
-            return await self._read(lambda step: read.get_records(step, ids), now)
+            return await self._read(lambda tx: read.get_records(tx, ids), now)
 
-        def work(step: Step) -> list[Record | None]:
+        def work(tx: Transaction) -> list[Record | None]:
             for id in ids:
-                kept = step.kept_by_id(id)
-                if kept is not None and not kept.state.finished:
-                    step.db.execute(SQL["watch"], (kept.seq, watch))
-            return read.get_records(step, ids)
+                job_row = tx.job_row_by_id(id)
+                if job_row is not None and not job_row.state.finished:
+                    tx.db.execute(SQL["watch"], (job_row.seq, watch))
+            return read.get_records(tx, ids)
 
         return await self._write(work, now)
 
-    async def find(
-        self, query: Query, *, cursor: str | None = None, limit: int = 100, now: int | None = None
+    async def _find(
+        self, query: Query, cursor: str | None, limit: int, newest: bool, now: int | None
     ) -> Page:
-        check_page(limit)
-        check_query(query)
-        return Page(*await self._read(lambda step: read.page(step, query, cursor, limit), now))
+        look = read.newest if newest else read.page
+        return Page(*await self._read(lambda tx: look(tx, query, cursor, limit), now))
 
     async def queues(self, *, now: int | None = None) -> list[QueueInfo]:
-        return await self._read(lambda step: read.queue_infos(step.db, step.ns), now)
+        return await self._read(lambda tx: read.queue_infos(tx.db, tx.ns), now)
+
+    async def queue_names(self) -> list[str]:
+        rows = await self._read(lambda tx: tx.db.execute(SQL["all_queues"], (tx.ns,)).fetchall())
+        return [row[1] for row in rows]
 
     async def usage(self, job: Job, *, now: int | None = None) -> Usage:
-        return await self._read(lambda step: usage(step, job), now)
+        return await self._read(lambda tx: usage(tx, job), now)
 
-    async def doc(
-        self,
-        kind: str,
-        name: str,
-        value: bytes | UnsetType | None = UNSET,
-        *,
-        expect_version: int | None = None,
-        ttl: int | None = None,
-        now: int | None = None,
-    ) -> DocReply:
-        check_doc(kind, name, value, expect_version, ttl)
-        if isinstance(value, UnsetType):
-            return DocReply(False, await self._read(lambda step: read.read_doc(step, kind, name), now))
-        write = DocWrite(kind=kind, name=name, value=value, expect_version=expect_version, ttl=ttl)
+    async def _read_doc(self, kind: str, name: str, now: int | None) -> Doc | None:
+        return await self._read(lambda tx: read.read_doc(tx, kind, name), now)
 
-        def work(step: Step) -> DocReply:
-            written = read.write_doc(step, write)
-            return DocReply(written, read.read_doc(step, kind, name))
+    async def _write_doc(self, write: DocWrite, now: int | None) -> DocReply:
+        def work(tx: Transaction) -> DocReply:
+            written = read.write_doc(tx, write)
+            return DocReply(written, read.read_doc(tx, write.kind, write.name))
 
         return await self._write(work, now)
 
-    async def docs(self, kind: str, *, now: int | None = None) -> list[Doc]:
-        check_kind(kind)
-        return await self._read(lambda step: read.read_docs(step, kind), now)
+    async def _docs(self, kind: str, now: int | None) -> list[Doc]:
+        return await self._read(lambda tx: read.read_docs(tx, kind), now)
 
-    async def events(self, cursor: Mapping[str, int] | None = None, *, limit: int = 1000) -> Feed:
-        check_limit(limit)
-        if cursor is not None:
-            check_cursor(cursor)
-        return await self._read(lambda step: read.read_feed(step.db, step.ns, cursor, limit))
+    async def _events(self, cursor: Mapping[str, int] | None, limit: int) -> Feed:
+        return await self._read(lambda tx: read.read_feed(tx.db, tx.ns, cursor, limit))
 
-    async def wait(self, interest: Interest, timeout: float) -> Wake:
-        check_wait(interest, timeout)
+    async def _wait(self, interest: Interest, timeout: float) -> Wake:
         deadline = time.monotonic() + timeout
-        if self._bell is None and timeout > 0:
-            self._bell = Bell.open(self._bells, blocking=self._blocking)
+        if self._fifo is None and timeout > 0:
+            self._fifo = Fifo.open(self._fifo_folder, blocking=self._blocking)
         sleeper = None
         try:
             while True:
-                heard = self._bell.heard if self._bell else 0
+                heard = self._fifo.heard if self._fifo else 0
                 missed = self._missed
                 left = deadline - time.monotonic()
                 wake, until, sleeper = await self._look(interest, left, sleeper)
-                if sleeper is None or self._bell is None:
+                if sleeper is None or self._fifo is None:
                     return wake
-                await self._sleep(self._bell, min(left, until), heard, missed)
+                await self._sleep(self._fifo, min(left, until), heard, missed)
         finally:
             if sleeper is not None:
                 await self._get_up(sleeper)
@@ -382,24 +320,24 @@ class SqliteBroker:
     async def _look(
         self, interest: Interest, left: float, sleeper: int | None
     ) -> tuple[Wake, float, int | None]:
-        """What news there is; if none and time is left, be registered as asleep, in the same step."""
+        """Look for news; if there is none and time is left, register as asleep in the same transaction."""
 
-        def work(step: Step) -> tuple[Wake, float, int | None]:
+        def work(tx: Transaction) -> tuple[Wake, float, int | None]:
             if sleeper is not None:
-                wait.get_up(step, sleeper)
-            wake = wait.news(step, interest)
+                wait.get_up(tx, sleeper)
+            wake = wait.news(tx, interest)
             if wake != Wake() or left <= 0:
                 return wake, 0.0, None
-            when = wait.next_time(step, interest)
-            seconds = left if when is None else min(left, max(when - step.now, 1) / 1000)
-            until = step.now + int(seconds * 1000) + 1
-            bell = self._bell.name if self._bell else ""
-            return wake, seconds, wait.fall_asleep(step, interest, bell, until)
+            when = wait.next_time(tx, interest)
+            seconds = left if when is None else min(left, max(when - tx.now, 1) / 1000)
+            until = tx.now + int(seconds * 1000) + 1
+            bell = self._fifo.name if self._fifo else ""
+            return wake, seconds, wait.fall_asleep(tx, interest, bell, until)
 
         return await self._write(work, None)
 
-    async def _sleep(self, bell: Bell, seconds: float, heard: int, missed: int) -> None:
-        """Until the bell rings, or the time is up, or somebody changed the file without ringing."""
+    async def _sleep(self, bell: Fifo, seconds: float, heard: int, missed: int) -> None:
+        """Sleep until a wake-up, the end of the time, or a change of the file without a wake-up."""
         end = time.monotonic() + seconds
         version = await self._data_version()
         while (left := end - time.monotonic()) > 0:
@@ -420,13 +358,13 @@ class SqliteBroker:
             await self._database.write(lambda db: wait.get_up(self._begin(db, None), sleeper))
 
     async def audit(self) -> list[str]:
-        return await self._read(lambda step: problems(step.db, step.ns))
+        return await self._read(lambda tx: problems(tx.db, tx.ns))
 
     async def close(self) -> None:
-        if self._bell is not None:
-            self._bell.close()
+        if self._fifo is not None:
+            self._fifo.close()
         with contextlib.suppress(OSError):
-            self._bells.rmdir()
+            self._fifo_folder.rmdir()
         self._database.close()
 
 
@@ -439,45 +377,43 @@ def _namespace(db: sqlite3.Connection, name: str) -> int:
     return ns
 
 
-def _session(step: Step, name: str) -> int:
+def _session(tx: Transaction, name: str) -> int:
     """The session's number; one that nothing has if it is unknown."""
-    row = step.db.execute(SQL["find_session"], (step.ns, name)).fetchone()
+    row = tx.db.execute(SQL["find_session"], (tx.ns, name)).fetchone()
     return -1 if row is None else row[0]
 
 
 def _take(
-    step: Step, session: int, request: int, queues: Sequence[str], filter: Filter, want: int
+    tx: Transaction, session: int, request: int, queues: Sequence[str], filter: Filter, want: int
 ) -> list[Taken]:
     given: list[Given] = []
     for name in queues:
-        queue = step.queue(name)
+        queue = tx.queue(name)
         if queue is not None:
-            given += take_from(step, queue, session, filter, want - len(given))
+            given += take_from(tx, queue, session, filter, want - len(given))
     reply = encode([(one.seq, one.taken.run) for one in given])
-    step.db.execute(SQL["remember_reply"], (request, reply, session))
+    tx.db.execute(SQL["remember_reply"], (request, reply, session))
     return [one.taken for one in given]
 
 
-def _renew(step: Step, beat: Beat) -> Heard:
-    row = step.db.execute(SQL["find_session"], (step.ns, beat.session)).fetchone()
-    expires = step.now + beat.lease
+def _renew(tx: Transaction, beat: Beat) -> Heard:
+    row = tx.db.execute(SQL["find_session"], (tx.ns, beat.session)).fetchone()
+    expires = tx.now + beat.lease
     if row is None:
-        epoch = step.db.execute(SQL["next_epoch"], (step.ns,)).fetchone()[0]
-        step.db.execute(SQL["open_session"], (step.ns, beat.session, epoch, beat.lease, expires))
+        epoch = tx.db.execute(SQL["next_epoch"], (tx.ns, tx.now)).fetchone()[0]
+        tx.db.execute(SQL["open_session"], (tx.ns, beat.session, epoch, beat.lease, expires))
         return Heard(True, epoch)
     session, epoch = row[0], row[4]
-    step.db.execute(SQL["keep_session"], (beat.lease, expires, session))
+    tx.db.execute(SQL["keep_session"], (beat.lease, expires, session))
     for report in beat.progress:
-        values = (encode(report.progress), session, report.run, step.ns, report.id)
-        for (queue,) in step.db.execute(SQL["report_progress"], values).fetchall():
-            step.note(queue, Sign.PROGRESS, report.id, report.run)
-    lost = tuple(step.db.execute(SQL["voids"], (session,)).fetchall())
-    asked = tuple(step.db.execute(SQL["asked_to_stop"], (session,)).fetchall())
+        values = (encode(report.progress), session, report.run, tx.ns, report.id)
+        for (queue,) in tx.db.execute(SQL["report_progress"], values).fetchall():
+            tx.note(queue, Sign.PROGRESS, report.id, report.run)
+    lost = tuple(tx.db.execute(SQL["voids"], (session,)).fetchall())
+    stopping = tx.db.execute(SQL["asked_to_stop"], (session,)).fetchall()
+    asked = tuple((id, run) for id, run, _ in stopping)
+    forced = tuple((id, run) for id, run, force in stopping if force)
     if lost or asked:
-        step.db.execute(SQL["heard_voids"], (session,))
-        step.db.execute(SQL["heard_to_stop"], (session,))
-    return Heard(False, epoch, lost, asked)
-
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000_000
+        tx.db.execute(SQL["heard_voids"], (session,))
+        tx.db.execute(SQL["heard_to_stop"], (session,))
+    return Heard(False, epoch, lost, asked, forced)

@@ -24,10 +24,18 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from dray.broker.sqlite.connection import connect, empty_wal, prepare
-from dray.broker.sqlite.faults import fault_of, os_fault
+from dray.broker.sqlite.connection import connect, copy_wal, empty_wal, prepare
+from dray.broker.sqlite.errors import fault_of, os_fault
 from dray.broker.sqlite.layout import inspect, load_migrations, mark, migrate
-from dray.broker.sqlite.place import companions, create_file, inode_of, mounts, resolve, warn_if_remote
+from dray.broker.sqlite.path import (
+    companions,
+    create_file,
+    inode_of,
+    mounts,
+    resolve,
+    size_of,
+    warn_if_remote,
+)
 from dray.errors import BrokerAway, BrokerBusy, BrokerError, BrokerFull, BrokerGone, InvalidInput
 
 OLDEST_SQLITE: Final = (3, 35, 0)
@@ -35,6 +43,12 @@ FORK_PATIENCE: Final = 1.0
 """Seconds that a fork waits for another thread's transaction."""
 LOOK_EVERY: Final = 0.01
 """Seconds between looks at the -wal and -shm files; the database file itself is looked at every time."""
+WAL_LONG: Final = 8 << 20
+"""Bytes beyond which the WAL is emptied. With 16 MiB nothing is quicker, and a power cut may take more."""
+SHORTEN_PAUSES: Final = (0.02, 2.0)
+"""Seconds between two tries of a process: at first, and at most while a reader is in the way."""
+READERS_MAY_TAKE: Final = 20
+"""Milliseconds that writers wait for readers so that the WAL can be emptied."""
 
 
 T = TypeVar("T")
@@ -48,7 +62,7 @@ _process = object()
 _opening = threading.Lock()
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _held: list[Database] = []
-"""Whose locks are held around a fork: a child that inherits SQLite in the middle of a call hangs in it."""
+"""Databases whose locks are held during a fork: a child forked inside a call of SQLite would hang in it."""
 _abandoned: list[sqlite3.Connection] = []
 _unsafe: set[tuple[int, int]] = set()
 
@@ -87,7 +101,9 @@ class Database:
         self._process, self._thread = _process, threading.get_ident()
         self._device = self._inode = 0
         self._companions: tuple[int | None, int | None] = (None, None)
-        self._look_at = 0.0
+        self._look_at = self._shorten_at = 0.0
+        self._wal_size, self._shorten_pause = 0, SHORTEN_PAUSES[0]
+        self._copied = False
 
     @classmethod
     async def open(
@@ -141,14 +157,18 @@ class Database:
                 if connection is None or not self._sound(connection):
                     connection = await self._connect()
                 if durability is None or durability == self.synchronous:
-                    return self._run(connection, begin, work)
-                return self._run_as(durability, connection, begin, work)
+                    result = self._run(connection, begin, work)
+                else:
+                    result = self._run_as(durability, connection, begin, work)
+                if self._wal_size > WAL_LONG and begin == "BEGIN IMMEDIATE":
+                    self._shorten(connection)
+                return result
             except _Unaccompanied:
                 self._look_at = 0.0
                 patience = patience or Patience(self._clock, self.timeout)
                 if not patience.left():
                     raise BrokerBusy(
-                        f"{self._wal} was removed, and a process in a transaction keeps us from mending it"
+                        f"{self._wal} was removed, and a process in a transaction keeps us from repairing it"
                     ) from None
             except sqlite3.Error as error:
                 patience = self._endure(error, patience)
@@ -162,7 +182,7 @@ class Database:
                 return work(connection)
             connection.execute(begin)
             if begin == "BEGIN IMMEDIATE" and inode_of(self._wal) != self._companions[0]:
-                # Looked at again under the lock, where nobody can be about to change to another WAL.
+                # Checked again under the lock, where no other process can be switching to another WAL.
                 raise _Unaccompanied
             result = work(connection)
             connection.execute("COMMIT")  # faster than commit(), which prepares it anew each time
@@ -183,6 +203,27 @@ class Database:
         finally:
             if self._connection is connection:
                 connection.execute(f"PRAGMA synchronous={self.synchronous}")
+
+    def _shorten(self, connection: sqlite3.Connection) -> None:
+        """Empty a long WAL, right after a commit. That does not fail for it: another call tries again.
+
+        SQLite begins a WAL anew only if all of it is written home when the next writer comes. Its own
+        checkpoints keep no writer out, so with several of them there always is something left. So one
+        commit is followed by writing home most of it, beside the others; the next, while the lock is
+        free, by writing the little that came meanwhile, while they wait.
+        """
+        if self._clock() < self._shorten_at:
+            return
+        first, longest = SHORTEN_PAUSES
+        with self._in_use, contextlib.suppress(sqlite3.Error):
+            if not self._copied:
+                self._copied = copy_wal(connection)
+            elif empty_wal(connection, READERS_MAY_TAKE):
+                self._wal_size, self._copied, self._shorten_pause = 0, False, first
+            else:
+                self._copied = False
+                self._shorten_pause = min(2 * self._shorten_pause, longest)
+        self._shorten_at = 0.0 if self._copied else self._clock() + self._shorten_pause
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
@@ -208,7 +249,7 @@ class Database:
         raise fault from error
 
     def _sound(self, connection: sqlite3.Connection) -> bool:
-        """Whether the connection is still this process's, and its file is still the one at the path."""
+        """The connection belongs to this process, and its file is still the one at the path."""
         if self._process is not _process:
             _leave_to_parent()
             return False
@@ -224,13 +265,14 @@ class Database:
         return now < self._look_at or self._accompanied(connection, now)
 
     def _accompanied(self, connection: sqlite3.Connection, now: float) -> bool:
-        """Whether the -wal and -shm files are still the ones in use; brings the WAL home if they are not.
+        """The -wal and -shm files are still the ones in use; if not, the WAL is brought home.
 
         SQLite goes on with a WAL that was unlinked, but no later process would ever see what is in it.
         """
         self._look_at = now + LOOK_EVERY
         found = companions(self._name)
         if found == self._companions:
+            self._wal_size = size_of(self._wal)
             return True
         if all(new in (old, None) for new, old in zip(found, self._companions, strict=True)):
             if empty_wal(connection):
@@ -249,7 +291,7 @@ class Database:
 
         What is in a left-over WAL belongs to the old file. It is written home through our open handles;
         else opening the file that took its place would replay it there. If the WAL was written after the
-        replacement, somebody uses it with the new file already, and it is not ours to touch.
+        replacement, another process uses it with the new file already: leave it alone.
         """
         try:
             ours = seen is None or Path(f"{self._name}-wal").stat().st_mtime_ns <= seen.st_ctime_ns
@@ -330,7 +372,7 @@ class Database:
         It must not merely be forgotten: SQLite counts locks per process and file in its own memory, which
         the child inherited while the kernel's locks stayed with the parent. A fresh connection beside a
         forgotten one would therefore lock nothing, and lose its commits when the parent closes. Closing
-        harms nobody: the kernel's locks belong to a process, so the parent keeps its own. Only a
+        is harmless: the kernel's locks belong to a process, so the parent keeps its own. Only a
         connection caught in a transaction cannot be closed, for that would undo the parent's half of it.
         """
         connection, self._connection = self._connection, None
@@ -375,9 +417,9 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 class Patience:
-    """How long to pause between tries, and when to stop trying.
+    """The pauses between tries, and the end of trying.
 
-    SQLite's own busy handler backs off to 100 ms and starves whoever came first; short random pauses that
+    SQLite's own busy handler backs off to 100 ms and starves the first waiter; short random pauses that
     hardly grow give every waiter the same chance.
     """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dray.broker.checks import limits_after, read_number, refusal
+from dray.broker.checks import read_number
+from dray.broker.rules import limits_after, refusal
 from dray.broker.sqlite.read import scan_arrived
-from dray.broker.sqlite.rows import Kept, decode_limits, encode
+from dray.broker.sqlite.rows import JobRow, decode_limits, encode
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import Step
+from dray.broker.sqlite.transaction import Transaction
 from dray.broker.verbs import (
     Cancel,
     Delete,
@@ -25,134 +26,143 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
-from dray.job import FINISHED, Move, Sign, State
+from dray.job import FINISHED, Move, Sign, State, lone_run
 
 
 def apply(
-    step: Step, selection: Ids | Query, action: JobAction, cursor: str | None, limit: int, dry_run: bool
+    tx: Transaction, selection: Ids | Query, action: JobAction, cursor: str | None, limit: int, dry_run: bool
 ) -> Edited:
-    """Change the selected jobs, as far as one step goes."""
+    """Change the selected jobs, as far as one transaction goes."""
     changed, refused = [], []
     if isinstance(selection, Ids):
         start = read_number("cursor", cursor)
         ids = selection.ids[start : start + limit]
         more = str(start + limit) if len(selection.ids) > start + limit else None
     else:
-        ids, more = scan_arrived(step, selection, cursor, limit)
+        ids, more = scan_arrived(tx, selection, cursor, limit)
     for id in ids:
-        kept = step.kept_by_id(id)
-        why = "not_found" if kept is None else _refusal(step, kept, action)
-        if kept is not None and why is None:
+        job_row = tx.job_row_by_id(id)
+        why = "not_found" if job_row is None else _refusal(tx, job_row, action)
+        if job_row is not None and why is None:
             changed.append(id)
             if not dry_run:
-                _change(step, kept, action)
+                _change(tx, job_row, action)
         elif why is not None and isinstance(selection, Ids):
             refused.append((id, why))
     return Edited(tuple(changed), tuple(refused), more)
 
 
-def _refusal(step: Step, kept: Kept, action: JobAction) -> str | None:
+def _refusal(tx: Transaction, job_row: JobRow, action: JobAction) -> str | None:
     why = refusal(
         action,
-        kept.state,
-        stopping=kept.cancel is not None,
-        speculate=bool(kept.speculate),
-        second_run=bool(kept.offered) or kept.runs > 1,
+        job_row.state,
+        run=job_row.run,
+        stopping=job_row.cancel is not None,
+        speculate=bool(job_row.speculate),
+        second_run=bool(job_row.offered) or job_row.runs > 1,
     )
-    if why is None and isinstance(action, Retry) and kept.state in FINISHED:
-        holder = _other_key_holder(step, kept)
+    if why is None and isinstance(action, Retry) and job_row.state in FINISHED:
+        holder = _other_key_holder(tx, job_row)
         return None if holder is None else f"its key is taken by {holder}"
     return why
 
 
-def _other_key_holder(step: Step, kept: Kept) -> str | None:
-    if kept.key is None:
+def _other_key_holder(tx: Transaction, job_row: JobRow) -> str | None:
+    if job_row.key is None:
         return None
-    row = step.db.execute(SQL["key_holder"], (kept.queue, kept.key, step.now)).fetchone()
-    holder = None if row is None or row[0] == kept.seq else step.kept(row[0])
+    row = tx.db.execute(SQL["key_holder"], (job_row.queue, job_row.key, tx.now)).fetchone()
+    holder = None if row is None or row[0] == job_row.seq else tx.job_row(row[0])
     return None if holder is None else holder.id
 
 
-def _change(step: Step, kept: Kept, action: JobAction) -> None:
+def _change(tx: Transaction, job_row: JobRow, action: JobAction) -> None:
     match action:
-        case Cancel(reason=reason):
-            if kept.state is not State.RUNNING:
-                step.finish(kept, Move.CANCELLED, State.CANCELLED, reason)
-            elif kept.cancel is None:
-                _ask_to_stop(step, kept, reason)
+        case Cancel(reason=reason, force=force):
+            if job_row.state is not State.RUNNING:
+                tx.finish(job_row, Move.CANCELLED, State.CANCELLED, reason)
+            elif job_row.cancel is None or (force and not _is_forced(tx, job_row)):
+                _ask_to_stop(tx, job_row, reason, force)
         case Retry():
-            _replay(step, kept)
+            _replay(tx, job_row)
         case Delete():
-            step.note(kept.queue, Move.DELETED, kept.id)
-            step.forget(kept)
+            tx.note(job_row.queue, Move.DELETED, job_row.id)
+            tx.forget(job_row)
         case Reschedule(due=due):
-            step.line_up(kept, Move.RESCHEDULED, due)
+            tx.line_up(job_row, Move.RESCHEDULED, due)
         case Reprioritise(priority=priority):
-            step.reprioritise(kept, priority)
+            tx.reprioritise(job_row, priority)
         case Speculate():
-            kept.offered = 1
-            step.save(kept)
-            step.db.execute(SQL["insert_offer"], (kept.queue, kept.seq))
-            step.stirred.add(kept.queue)
-            step.note(kept.queue, Sign.SPECULATED, kept.id, kept.run)
+            job_row.offered = 1
+            tx.save(job_row)
+            tx.db.execute(SQL["insert_offer"], (job_row.queue, job_row.seq))
+            tx.unblocked.add(job_row.queue)
+            tx.note(job_row.queue, Sign.SPECULATED, job_row.id, job_row.run)
 
 
-def _ask_to_stop(step: Step, kept: Kept, reason: str) -> None:
-    kept.cancel = reason
-    step.withdraw_offer(kept)
-    step.save(kept)
-    step.told |= {row[4] for row in step.db.execute(SQL["runs_of"], (kept.seq,))}
-    step.note(kept.queue, Sign.CANCEL_ASKED, kept.id, kept.run)
+def _is_forced(tx: Transaction, job_row: JobRow) -> bool:
+    return bool(tx.db.execute(SQL["is_forced"], (job_row.seq,)).fetchone()[0])
 
 
-def _replay(step: Step, kept: Kept) -> None:
+def _ask_to_stop(tx: Transaction, job_row: JobRow, reason: str, force: bool) -> None:
+    job_row.cancel = job_row.cancel or reason
+    tx.withdraw_offer(job_row)
+    tx.save(job_row)
+    if force:
+        tx.db.execute(SQL["force_runs"], (job_row.seq,))
+    tx.notified |= {row[4] for row in tx.db.execute(SQL["runs_of"], (job_row.seq,))}
+    tx.note(job_row.queue, Sign.CANCEL_ASKED, job_row.id, job_row.run)
+
+
+def _replay(tx: Transaction, job_row: JobRow) -> None:
     """Run again by hand, with all its retries."""
-    if kept.state in FINISHED:
-        step.claim_key(kept.queue, kept.key, kept.seq, kept.key_ttl)
-    kept.failures = kept.crashes = kept.suspect = 0
-    kept.finished = None
-    step.db.execute(SQL["delete_end"], (kept.seq,))
-    step.db.execute(SQL["drop_result"], (kept.seq,))
-    step.line_up(kept, Move.REPLAYED, None)
+    if job_row.state in FINISHED:
+        tx.claim_key(job_row.queue, job_row.key, job_row.seq, job_row.key_ttl)
+    if job_row.state is State.SUCCEEDED and job_row.run == 1:
+        tx.remember(job_row, lone_run(job_row.started, job_row.finished))
+    job_row.failures = job_row.crashes = job_row.suspect = 0
+    job_row.finished = None
+    tx.set_deadline(job_row)
+    tx.db.execute(SQL["delete_end"], (job_row.seq,))
+    tx.db.execute(SQL["drop_result"], (job_row.seq,))
+    tx.line_up(job_row, Move.REPLAYED, None)
 
 
-def set_scope(step: Step, scope: Scope, action: Pause | Resume | SetLimits) -> Edited:
+def set_scope(tx: Transaction, scope: Scope, action: Pause | Resume | SetLimits) -> None:
     """Pause, resume or limit a queue, or one task in it."""
-    queue = step.make_queue(scope.queue)
+    queue = tx.make_queue(scope.queue)
     match action:
         case Pause(by=by, reason=reason):
-            _set_paused(step, queue.id, scope.task, encode(Pause(by, reason, step.now)))
+            _set_paused(tx, queue.id, scope.task, encode(Pause(by, reason, tx.now)))
             sign = Sign.PAUSED
         case Resume():
-            _set_paused(step, queue.id, scope.task, None)
+            _set_paused(tx, queue.id, scope.task, None)
             sign = Sign.RESUMED
         case SetLimits():
-            _set_limits(step, queue.id, scope.task, queue.limits, action)
-            step.unblock("unblock_queue", queue.id)
+            _set_limits(tx, queue.id, scope.task, queue.limits, action)
+            tx.unblock("unblock_queue", queue.id)
             sign = Sign.LIMITED
-    step.stirred.add(queue.id)
-    step.notes.setdefault(queue.id, []).append(Event(sign))
-    return Edited()
+    tx.unblocked.add(queue.id)
+    tx.notes.setdefault(queue.id, []).append(Event(sign))
 
 
-def _set_paused(step: Step, queue: int, task: str | None, paused: bytes | None) -> None:
+def _set_paused(tx: Transaction, queue: int, task: str | None, paused: bytes | None) -> None:
     if task is None:
-        step.db.execute(SQL["set_paused"], (paused, queue))
+        tx.db.execute(SQL["set_paused"], (paused, queue))
         return
-    _, limits = step.db.execute(SQL["find_task"], (queue, task)).fetchone() or (None, None)
-    step.db.execute(SQL["set_task"], (queue, task, paused, limits))
-    step.db.execute(SQL["forget_task"], (queue, task))
+    _, limits = tx.db.execute(SQL["find_task"], (queue, task)).fetchone() or (None, None)
+    tx.db.execute(SQL["set_task"], (queue, task, paused, limits))
+    tx.db.execute(SQL["forget_task"], (queue, task))
 
 
-def _set_limits(step: Step, queue: int, task: str | None, old: Limits, action: SetLimits) -> None:
+def _set_limits(tx: Transaction, queue: int, task: str | None, old: Limits, action: SetLimits) -> None:
     paused = None
     if task is not None:
-        paused, packed = step.db.execute(SQL["find_task"], (queue, task)).fetchone() or (None, None)
+        paused, packed = tx.db.execute(SQL["find_task"], (queue, task)).fetchone() or (None, None)
         old = decode_limits(packed) if packed else Limits()
     limits = limits_after(old, action)
     packed = None if limits == Limits() else encode(limits)
     if task is None:
-        step.db.execute(SQL["set_limits"], (packed, queue))
+        tx.db.execute(SQL["set_limits"], (packed, queue))
         return
-    step.db.execute(SQL["set_task"], (queue, task, paused, packed))
-    step.db.execute(SQL["forget_task"], (queue, task))
+    tx.db.execute(SQL["set_task"], (queue, task, paused, packed))
+    tx.db.execute(SQL["forget_task"], (queue, task))

@@ -1,4 +1,4 @@
-"""What SQLite and the system report about the file, in dray's words.
+"""Errors of SQLite and the system, as errors of dray.
 
 SQLite often says only that something failed; here is found out why, by a look at the file and its disk.
 """
@@ -55,7 +55,7 @@ def fault_of(error: sqlite3.Error, path: Path) -> BrokerError | None:
 
 
 def os_fault(error: OSError, path: Path) -> DrayError:
-    """What kept the file from being found or created."""
+    """The error for a file that could not be found or created."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return BrokerFull(f"{path} cannot be opened or created: {error.strerror}; free some space")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -68,7 +68,7 @@ def os_fault(error: OSError, path: Path) -> DrayError:
 
 
 def writable(path: Path) -> bool:
-    """Whether this user may write the file, and make the -wal and -shm beside it."""
+    """This user may write the file, and make the -wal and -shm beside it."""
     effective = os.access in os.supports_effective_ids
     return os.access(path, os.R_OK | os.W_OK, effective_ids=effective) and os.access(
         path.parent, os.W_OK | os.X_OK, effective_ids=effective
@@ -86,7 +86,7 @@ def missing(path: Path) -> bool:
 
 
 def out_of_space(path: Path) -> bool:
-    """Whether a file beside the database cannot grow to its size: SQLite does not say why a write failed."""
+    """A file beside the database cannot grow to its size. SQLite does not say why a write failed."""
     probe = Path(f"{path}-probe-{os.getpid()}")
     lump = bytes(1 << 16)
     try:

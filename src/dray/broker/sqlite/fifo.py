@@ -1,7 +1,7 @@
 """Wake-up calls between processes on one machine: a named pipe per listener.
 
 A ring is a hint, never the only way to learn of work: a listener that cannot have a pipe (`hearing` is
-False), or whose pipe somebody deleted, merely sleeps until its timeout and looks for itself.
+False), or whose pipe was deleted, sleeps until its timeout and then looks for itself.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SETTLING: Final = 60.0
 """Seconds after which a pipe that was made but never put up under its name is an accident's remains."""
 
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]+")
-_bells: weakref.WeakSet[Bell] = weakref.WeakSet()
+_fifos: weakref.WeakSet[Fifo] = weakref.WeakSet()
 
 
-class Bell:
-    """The pipe one broker object listens on. Make it with `Bell.open`.
+class Fifo:
+    """The pipe one broker object listens on. Make it with `Fifo.open`.
 
     One event loop (several waiters, all woken) or one blocking thread waits on it.
     """
@@ -41,23 +41,23 @@ class Bell:
         self._heard = 0
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, blocking: bool = False) -> Bell:
+    def open(cls, folder: str | os.PathLike[str], *, blocking: bool = False) -> Fifo:
         """Put up a new pipe in `folder`, which is made if its parent exists. Never fails: see `hearing`."""
         bell = cls(Path(folder), blocking=blocking)
         bell._put_up()
-        _bells.add(bell)
+        _fifos.add(bell)
         return bell
 
     @property
     def name(self) -> str:
-        """What to give to `ring`. Another one after a fork; empty if it cannot hear."""
+        """The name for `ring`. Another one after a fork; empty if rings cannot arrive."""
         if self._handle < 0 and not self._closed:
             self._put_up()
         return self._name
 
     @property
     def hearing(self) -> bool:
-        """Whether rings arrive. If not, `wait` only sleeps."""
+        """Rings arrive. If not, `wait` only sleeps."""
         return bool(self.name)
 
     @property
@@ -74,7 +74,7 @@ class Bell:
         if self._undelivered or (since is not None and since != self._heard):
             self._undelivered = False
             return True
-        self._mend()
+        self._restore()
         if self._blocking:
             return self._wait_here(seconds)
         if self._handle < 0:
@@ -117,7 +117,7 @@ class Bell:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.result():
-                # The ring was taken from the pipe but reached nobody: the next to wait gets it.
+                # The ring was taken from the pipe but reached no waiter: the next to wait gets it.
                 self._undelivered = True
             raise
         finally:
@@ -143,7 +143,7 @@ class Bell:
             while len(os.read(self._handle, 4096)) == 4096:
                 pass
 
-    def _mend(self) -> None:
+    def _restore(self) -> None:
         """Put the pipe up again if it was deleted, under the name that others know."""
         if self._closed or self._waiters:
             return
@@ -186,7 +186,7 @@ def _finish(waiter: asyncio.Future[bool], rung: bool) -> bool:
 
 def _forked() -> None:
     # A child that kept the pipe open would swallow the parent's rings and make it look alive for ever.
-    for bell in list(_bells):
+    for bell in list(_fifos):
         bell._waiters, bell._loop, bell._undelivered = set(), None, False
         bell._let_go()
 
@@ -195,8 +195,8 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def ring(folder: str | os.PathLike[str], name: str) -> bool:
-    """Wake a listener. False: nobody listens there any more (the remains are removed). Never blocks."""
-    if not _NAME.fullmatch(str(name)):  # it comes from a file: a stray hand may have left anything there
+    """Wake a listener. False: there is no listener any more (its pipe is removed). Never blocks."""
+    if not _NAME.fullmatch(str(name)):  # it comes from a file, which may be damaged
         return False
     pipe = f"{os.fspath(folder)}/{name}"  # a Path would cost as much as the ring
     try:
@@ -220,7 +220,7 @@ def ring(folder: str | os.PathLike[str], name: str) -> bool:
 
 
 def remove_stale(folder: str | os.PathLike[str], limit: int = 100) -> int:
-    """Delete up to `limit` pipes nobody listens on; how many that were."""
+    """Delete up to `limit` pipes without a listener; returns how many."""
     removed = 0
     try:
         with os.scandir(folder) as entries:

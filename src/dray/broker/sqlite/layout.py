@@ -1,4 +1,4 @@
-"""What is in the file: whose it is and which version of the layout, and how .sql files are read."""
+"""The layout of the file: its mark, its version, migrations, and the reading of .sql files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dray.broker.sqlite.connection import connect
-from dray.broker.sqlite.faults import writable
+from dray.broker.sqlite.errors import writable
 from dray.errors import BrokerReadOnly, ForeignStore, NewerLayout
 
 APPLICATION_ID: Final = 0x64726179
@@ -91,7 +91,7 @@ def migrate(connection: sqlite3.Connection, scripts: list[str], path: Path) -> N
             raise
     refuse_newer(path, version, len(scripts))
     if version != first:
-        # So that the file itself, without its WAL, tells an older dray that it is too new.
+        # So that an older dray sees in the file itself, without its WAL, that it is too new.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 

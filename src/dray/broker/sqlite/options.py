@@ -1,4 +1,4 @@
-"""What a `sqlite:///` URL says."""
+"""Options of a `sqlite:///` URL."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from dray.duration import parse_duration
 from dray.errors import InvalidInput
-from dray.policy import parse_duration
+from dray.policy import ConnectionSettings
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -21,14 +22,15 @@ class Options(msgspec.Struct, frozen=True):
     """Seconds between looks of a sleeper that heard no bell: the longest a lost ring can delay a job."""
 
 
-def read_url(url: str) -> Options:
+def read_url(url: str, access: ConnectionSettings | None = None) -> Options:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, with `?synchronous=`, `timeout=` and `poll=`."""
     body, _, query = url.partition("?")
     if not body.startswith("sqlite:///") or len(body) == len("sqlite:///"):
         raise InvalidInput(
             "broker_url", url, "sqlite:///path (relative) or sqlite:////path (absolute) is allowed"
         )
-    options = Options(unquote(body.removeprefix("sqlite:///")))
+    patience = (access or ConnectionSettings()).read_timeout / 1000
+    options = Options(unquote(body.removeprefix("sqlite:///")), timeout=patience)
     for name, value in parse_qsl(query, keep_blank_values=True):
         options = _set(options, name, value, url)
     return options

@@ -1,4 +1,4 @@
-"""Where the file lies: its path, its folders, the files beside it, and the file system that holds it."""
+"""The file's path, its folders, the files beside it, and its file system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Final
 
-from dray.broker.sqlite.faults import os_fault
+from dray.broker.sqlite.errors import os_fault
 from dray.errors import BrokerWarning, InvalidInput
 
 REMOTE: Final = re.compile(
@@ -53,7 +53,7 @@ def create_file(path: Path) -> None:
             if path.exists():
                 return
             # What a removed database left behind would be replayed into the new one. Under the lock no
-            # other dray can be creating it, and with no file there nobody can rightly be using these.
+            # other dray can be creating it, and without the file these can be in no proper use.
             for suffix in ("-wal", "-shm", "-journal"):
                 Path(f"{path}{suffix}").unlink(missing_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -88,6 +88,13 @@ def inode_of(path: str) -> int | None:
         return None
 
 
+def size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 (see `Database._sound`)
+    except OSError:
+        return 0
+
+
 def filesystem_of(path: str, mountinfo: str) -> str | None:
     """The type of the file system that holds an absolute path, by the text of /proc/self/mountinfo."""
     best, found = -1, None
@@ -104,7 +111,7 @@ def filesystem_of(path: str, mountinfo: str) -> str | None:
 
 
 def mounts() -> str:
-    """The mounted file systems where the system tells them (Linux), else nothing."""
+    """The mounted file systems on Linux, else nothing."""
     try:
         return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
     except OSError:

@@ -7,111 +7,118 @@ from collections.abc import Sequence
 import msgspec
 
 from dray.broker.checks import check_dependency
-from dray.broker.sqlite.rows import NUMBER, STATES, Kept, QueueRow
+from dray.broker.rules import (
+    NOT_STARTED,
+    deadline_of,
+    dropped,
+    drops_oldest,
+    duplicate,
+    is_refused,
+    later,
+    max_ready,
+)
+from dray.broker.sqlite.rows import NUMBER, STATES, JobRow, QueueRow
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import Step
 from dray.broker.sqlite.take import accepts_in, spend_accepted
+from dray.broker.sqlite.transaction import Transaction
 from dray.broker.verbs import Accepted
-from dray.codec import pack
+from dray.codec.payload import pack
 from dray.job import FINISHED, Job, Move, State
 
-_NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
-_REFUSED = frozenset({"full", "limited"})
 FEW = 4
 """From how many jobs on it pays to look up all lanes of a queue at once."""
 _to_json = msgspec.json.Encoder().encode
 
 
-def put_jobs(step: Step, jobs: Sequence[Job]) -> list[Accepted]:
+def put_jobs(tx: Transaction, jobs: Sequence[Job]) -> list[Accepted]:
     """One reply per job, in order, as if they came one after the other."""
-    known = _known_ids(step, jobs)
+    known = _known_ids(tx, jobs)
     accepted: list[Accepted] = []
     plain: list[Job] = []
     for job in jobs:
-        if job.id not in known and not job.key and not job.waits_for and not _bounded(step, job):
+        if job.id not in known and not job.key and not job.waits_for and not _bounded(tx, job):
             known.add(job.id)
             plain.append(job)
-            later = job.due is not None and job.due > step.now
+            later = job.due is not None and job.due > tx.now
             accepted.append(Accepted(job.id, State.SCHEDULED if later else State.READY))
             continue
-        _insert(step, plain)
+        _insert(tx, plain)
         plain = []
-        accepted.append(_put(step, job))
+        accepted.append(_put(tx, job))
         known.add(job.id)
-    _insert(step, plain)
+    _insert(tx, plain)
     return accepted
 
 
-def check_dependencies(step: Step, jobs: Sequence[Job]) -> None:
-    """Refuse a list that waits for jobs nobody knows, before any of it is accepted."""
+def check_dependencies(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Refuse a list that waits for unknown jobs, before any of it is accepted."""
     if not any(job.waits_for for job in jobs):
         return
     together = {job.id for job in jobs}
     for job in jobs:
         for dependency in job.waits_for:
-            known = dependency in together or step.kept_by_id(dependency) is not None
+            known = dependency in together or tx.job_row_by_id(dependency) is not None
             check_dependency(job, dependency, known)
 
 
-def tell_of_refused(step: Step, jobs: Sequence[Job], accepted: Sequence[Accepted]) -> None:
+def notify_of_refused(tx: Transaction, jobs: Sequence[Job], accepted: Sequence[Accepted]) -> None:
     """Jobs of the same call that wait for one that was not accepted must not wait for ever."""
     for job, reply in zip(jobs, accepted, strict=False):
-        if reply.id == job.id and reply.verdict not in _REFUSED:
+        if not is_refused(job, reply):
             continue
-        if step.db.execute(SQL["state_of"], (step.ns, job.id)).fetchone() is None:
-            step.tell_dependants(job.id, State.NOT_FOUND)
+        if tx.db.execute(SQL["state_of"], (tx.ns, job.id)).fetchone() is None:
+            tx.notify_dependants(job.id, State.NOT_FOUND)
 
 
-def _known_ids(step: Step, jobs: Sequence[Job]) -> set[str]:
+def _known_ids(tx: Transaction, jobs: Sequence[Job]) -> set[str]:
     if len(jobs) == 1:
-        found = step.db.execute(SQL["state_of"], (step.ns, jobs[0].id)).fetchone()
+        found = tx.db.execute(SQL["state_of"], (tx.ns, jobs[0].id)).fetchone()
         return set() if found is None else {jobs[0].id}
     ids = _to_json([job.id for job in jobs]).decode()
-    return {id for (id,) in step.db.execute(SQL["known_ids"], (step.ns, ids))}
+    return {id for (id,) in tx.db.execute(SQL["known_ids"], (tx.ns, ids))}
 
 
-def _bounded(step: Step, job: Job) -> bool:
+def _bounded(tx: Transaction, job: Job) -> bool:
     if job.max_ready is not None:
         return True
-    limits = step.make_queue(job.queue).limits
+    limits = tx.make_queue(job.queue).limits
     return limits.max_ready is not None or limits.enqueue_rate is not None
 
 
-def _insert(step: Step, jobs: list[Job]) -> None:
+def _insert(tx: Transaction, jobs: list[Job]) -> None:
     """Write jobs that nothing stands in the way of."""
     if not jobs:
         return
-    seq = step.db.execute(SQL["last_seq"]).fetchone()[0]
+    seq = tx.db.execute(SQL["last_seq"]).fetchone()[0]
     rows, bodies = [], []
     if len(jobs) > FEW:
         for name in {job.queue for job in jobs}:
-            step.preload_lanes(step.make_queue(name).id)
+            tx.preload_lanes(tx.make_queue(name).id)
     for job in jobs:
         seq += 1
-        rows.append(_row(step, job, step.make_queue(job.queue), seq))
+        rows.append(_row(tx, job, tx.make_queue(job.queue), seq))
         bodies.append((seq, pack(job)))
-    step.db.executemany(SQL["insert_job"], rows)
-    step.db.executemany(SQL["insert_body"], bodies)
+    tx.db.executemany(SQL["insert_job"], rows)
+    tx.db.executemany(SQL["insert_body"], bodies)
 
 
-def _row(step: Step, job: Job, queue: QueueRow, seq: int, waits: bool = False) -> tuple[object, ...]:
-    now, due, line = step.now, job.due, 0
+def _row(tx: Transaction, job: Job, queue: QueueRow, seq: int, waits: bool = False) -> tuple[object, ...]:
+    now, due, line = tx.now, job.due, 0
     expires = None
     if waits:
         state, lane, pos = State.WAITING, 0, 0
     elif due is not None and due > now:
         state, lane, pos = State.SCHEDULED, 0, due
-        step.due[queue.id] = min(due, step.due.get(queue.id, due))
+        tx.due[queue.id] = min(due, tx.due.get(queue.id, due))
     else:
         state, line = State.READY, queue.draw()
-        lane, pos = step.lane_of(job, queue.id, line), line
-        step.ready.setdefault(queue.id, []).append((job.priority, job.task, job.version))
-        if job.ttl is not None:
-            expires = now + job.ttl
-    step.note(queue.id, Move.PUT, job.id)
+        lane, pos = tx.lane_of(job, queue.id, line), line
+        tx.ready.setdefault(queue.id, []).append((job.priority, job.task, job.version))
+        expires = later(job.ttl, now)
+    tx.note(queue.id, Move.PUT, job.id)
     return (
         seq,
-        step.ns,
+        tx.ns,
         job.id,
         queue.id,
         NUMBER[state],
@@ -137,95 +144,94 @@ def _row(step: Step, job: Job, queue: QueueRow, seq: int, waits: bool = False) -
         job.result_ttl,
         job.max_crashes,
         job.speculate,
+        job.deadline,
+        deadline_of(job.deadline, due, now),
     )
 
 
-def _put(step: Step, job: Job) -> Accepted:
-    queue = step.make_queue(job.queue)
-    others: list[Kept] = []
-    for holder in (step.kept_by_id(job.id), _key_holder(step, queue, job)):
+def _put(tx: Transaction, job: Job) -> Accepted:
+    queue = tx.make_queue(job.queue)
+    others: list[JobRow] = []
+    for holder in (tx.job_row_by_id(job.id), _key_holder(tx, queue, job)):
         if holder is not None and all(holder.seq != other.seq for other in others):
             others.append(holder)
     for other in others:
-        if other.id == job.id and step.envelope(other.seq) == pack(job):
-            return Accepted(job.id, other.state, "duplicate")  # the very same again: a repeated call
-        if job.on_duplicate != "replace" or other.run or other.state not in _NOT_STARTED:
-            return Accepted(other.id, other.state, "duplicate")
+        same = other.id == job.id and tx.envelope(other.seq) == pack(job)
+        reply = duplicate(job, other.id, other.state, other.run, same)
+        if reply is not None:
+            return reply
     leaves_room = any(other.state is State.READY and other.queue == queue.id for other in others)
-    if (wait := accepts_in(step, queue)) > 0:
+    if (wait := accepts_in(tx, queue)) > 0:
         return Accepted(job.id, State.NOT_FOUND, "limited", retry_after=wait)
-    if not leaves_room and (bound := _full(step, queue, job)) is not None:
+    if not leaves_room and (bound := _full(tx, queue, job)) is not None:
         return Accepted(job.id, State.NOT_FOUND, "full", max_ready=bound)
-    spend_accepted(step, queue)
-    replaced = [other.seq for other in others if _replace(step, other.seq, job)]
-    state = _create(step, queue, job, replaced)
+    spend_accepted(tx, queue)
+    replaced = [other.seq for other in others if _replace(tx, other.seq, job)]
+    state = _create(tx, queue, job, replaced)
     return Accepted(job.id, state, replaced=others[-1].id if others else None)
 
 
-def _key_holder(step: Step, queue: QueueRow, job: Job) -> Kept | None:
+def _key_holder(tx: Transaction, queue: QueueRow, job: Job) -> JobRow | None:
     if job.key is None:
         return None
-    row = step.db.execute(SQL["key_holder"], (queue.id, job.key, step.now)).fetchone()
-    return None if row is None else step.kept(row[0])
+    row = tx.db.execute(SQL["key_holder"], (queue.id, job.key, tx.now)).fetchone()
+    return None if row is None else tx.job_row(row[0])
 
 
-def _full(step: Step, queue: QueueRow, job: Job) -> int | None:
+def _full(tx: Transaction, queue: QueueRow, job: Job) -> int | None:
     """The bound of the queue if the job would go beyond it; makes room where it may drop another."""
-    bound = job.max_ready if queue.limits.max_ready is None else queue.limits.max_ready
-    starts_later = job.waits_for or (job.due is not None and job.due > step.now)
-    if bound is None or starts_later:
+    bound = max_ready(job, queue.limits, tx.now)
+    if bound is None or tx.db.execute(SQL["count_ready"], (queue.id,)).fetchone()[0] < bound:
         return None
-    if step.db.execute(SQL["count_ready"], (queue.id,)).fetchone()[0] < bound:
-        return None
-    if (queue.limits.overflow or job.overflow) != "drop-oldest":
+    if not drops_oldest(job, queue.limits):
         return bound
-    row = step.db.execute(SQL["oldest_unimportant"], (queue.id, job.priority)).fetchone()
-    victim = None if row is None else step.kept(row[0])
+    row = tx.db.execute(SQL["oldest_unimportant"], (queue.id, job.priority)).fetchone()
+    victim = None if row is None else tx.job_row(row[0])
     if victim is None:
         return bound
-    step.bury(victim, f"dropped: {job.queue} is full (max_ready={bound})")
+    tx.bury(victim, dropped(job.queue, bound))
     return None
 
 
-def _replace(step: Step, seq: int, job: Job) -> bool:
+def _replace(tx: Transaction, seq: int, job: Job) -> bool:
     """Make way for the job; whether what was there had the same id."""
-    other = step.kept(seq)
+    other = tx.job_row(seq)
     if other is None:
         return False
     if other.id == job.id:
-        step.note(other.queue, Move.DELETED, other.id)
-        step.remove(other)
+        tx.note(other.queue, Move.DELETED, other.id)
+        tx.remove(other)
         return True
-    if other.state in _NOT_STARTED:
-        step.finish(other, Move.CANCELLED, State.CANCELLED, f"replaced by {job.id}")
+    if other.state in NOT_STARTED:
+        tx.finish(other, Move.CANCELLED, State.CANCELLED, f"replaced by {job.id}")
     return False
 
 
-def _create(step: Step, queue: QueueRow, job: Job, replaced: list[int]) -> State:
-    """Store the job. Whoever watched one of the same id that it replaced watches this one."""
-    seq = max([step.db.execute(SQL["last_seq"]).fetchone()[0], *replaced]) + 1
+def _create(tx: Transaction, queue: QueueRow, job: Job, replaced: list[int]) -> State:
+    """Store the job. Watchers of a replaced job of the same id watch this one."""
+    seq = max([tx.db.execute(SQL["last_seq"]).fetchone()[0], *replaced]) + 1
     for old in replaced:
-        step.db.execute(SQL["watch_instead"], (seq, old))
-    step.claim_key(queue.id, job.key, seq, job.key_ttl)
-    waiting = _wait_for(step, job, seq)
-    row = _row(step, job, queue, seq, bool(waiting))
-    step.db.execute(SQL["insert_job"], row)
-    step.db.execute(SQL["insert_body"], (seq, pack(job)))
+        tx.db.execute(SQL["watch_instead"], (seq, old))
+    tx.claim_key(queue.id, job.key, seq, job.key_ttl)
+    waiting = _wait_for(tx, job, seq)
+    row = _row(tx, job, queue, seq, bool(waiting))
+    tx.db.execute(SQL["insert_job"], row)
+    tx.db.execute(SQL["insert_body"], (seq, pack(job)))
     state = row[4]
     assert isinstance(state, int)  # noqa: S101 (for the type checker)
     return STATES[state]
 
 
-def _wait_for(step: Step, job: Job, seq: int) -> list[str]:
-    """The dependencies that are not done yet, with word of those that ended badly already."""
+def _wait_for(tx: Transaction, job: Job, seq: int) -> list[str]:
+    """The dependencies that are not done yet. For those that failed already a message is posted."""
     waiting = []
     for dependency in job.waits_for:
-        row = step.db.execute(SQL["state_of"], (step.ns, dependency)).fetchone()
+        row = tx.db.execute(SQL["state_of"], (tx.ns, dependency)).fetchone()
         state = State.NOT_FOUND if row is None else STATES[row[0]]
         if state is State.SUCCEEDED:
             continue
         waiting.append(dependency)
-        step.db.execute(SQL["insert_dependency"], (step.ns, dependency, seq))
+        tx.db.execute(SQL["insert_dependency"], (tx.ns, dependency, seq))
         if state in FINISHED:
-            step.post(seq, dependency, state)
+            tx.post(seq, dependency, state)
     return waiting

@@ -1,7 +1,7 @@
-"""What `sweep` puts right in the file: `dray.broker.memory.mending`, on rows.
+"""Repairs damage to the file: `dray.broker.memory.repair`, on rows.
 
-A sweep looks at the next stretch of each table in a read transaction, which keeps nobody waiting. Only if
-something there cannot be as it is, the same stretch is looked at again in a write transaction, and mended.
+A sweep checks the next stretch of each table in a read transaction, which blocks no writer. Only if it finds
+damage, the same stretch is checked again in a write transaction, and repaired.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from dray.broker.repairs import LOOK, found
 from dray.broker.sqlite.read import read_job
-from dray.broker.sqlite.rows import NUMBER, Kept
+from dray.broker.sqlite.rows import NUMBER, JobRow
 from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.step import Step
+from dray.broker.sqlite.transaction import Transaction
 from dray.errors import DrayError
 from dray.job import Move, State
 
@@ -34,19 +34,20 @@ _START: Final[Cursors] = {
     "look_offers": (0,),
     "look_bodies": (0,),
     "look_ends": (0,),
+    "look_past": (0,),
     "look_watchers": (0, ""),
     "look_voids": (0, "", 0),
 }
-"""The tables in the order in which mending one helps the next, and where a round through each begins."""
+"""The tables in the order in which repairing one helps the next, and where a round through each begins."""
 
 
-class Looking:
-    """How far the rounds through the tables have come."""
+class TableRounds:
+    """Positions in the tables, which are checked a stretch at a time, round after round."""
 
     def __init__(self) -> None:
         self._at: Cursors | None = None
 
-    def ahead(self, db: sqlite3.Connection, ns: int, limit: int) -> Cursors | None:
+    def check_next(self, db: sqlite3.Connection, ns: int, limit: int) -> Cursors | None:
         """Look at the next stretch of each table; where it began, if anything in it is broken."""
         before = self._at if self._at is not None else _somewhere(db)
         after, broken = dict(before), False
@@ -82,115 +83,117 @@ def _stretch(
     return rows, bad
 
 
-def mend(step: Step, start: Cursors, limit: int) -> dict[str, int]:
+def repair_rows(tx: Transaction, start: Cursors, limit: int) -> dict[str, int]:
     """Put right what is broken in the stretches that begin there; what that was, by kind."""
-    mending = _Mending(step, limit)
+    repair = _Repair(tx, limit)
     for name, at in start.items():
-        repair: Callable[..., None] = getattr(mending, name.removeprefix("look_"))
-        for row in _stretch(step.db, step.ns, limit, name, at)[1]:
-            repair(*row)
-    return found(mending.done)
+        fix: Callable[..., None] = getattr(repair, name.removeprefix("look_"))
+        for row in _stretch(tx.db, tx.ns, limit, name, at)[1]:
+            fix(*row)
+    return found(repair.done)
 
 
-class _Mending:
-    def __init__(self, step: Step, limit: int) -> None:
-        self.step, self.db, self.limit = step, step.db, limit
+class _Repair:
+    def __init__(self, tx: Transaction, limit: int) -> None:
+        self.tx, self.db, self.limit = tx, tx.db, limit
         self.done: Counter[str] = Counter()
 
     # jobs
 
     def jobs(self, seq: int, *_: object) -> None:
         self._row(seq)
-        kept = self.step.kept(seq)
-        if kept is None:
+        job_row = self.tx.job_row(seq)
+        if job_row is None:
             return
-        self.step.stirred.add(kept.queue)
-        self._held(kept)
-        self._place(kept)
-        self._offer(kept)
-        self._key(kept)
-        self._waits(kept)
+        self.tx.unblocked.add(job_row.queue)
+        self._held(job_row)
+        self._deadline(job_row)
+        self._place(job_row)
+        self._offer(job_row)
+        self._key(job_row)
+        self._waits(job_row)
 
     def _row(self, seq: int) -> None:
         """A row that other steps could not even load."""
         state, finished, homeless, envelope, *names = self.db.execute(SQL["raw_job"], (seq,)).fetchone()
         if envelope is None:
-            # It cannot run: whoever takes it finds that its envelope is unreadable.
+            # It cannot run: `take` finds that its envelope is unreadable.
             self.done["record"] += 1
             self.db.execute(SQL["insert_body"], (seq, b""))
         if homeless:
             self.done["place"] += 1
-            queue = self.step.make_queue(_queue_of(seq, envelope, *names))
+            queue = self.tx.make_queue(_queue_of(seq, envelope, *names))
             self.db.execute(SQL["set_queue"], (queue.id, seq))
         if not 0 <= state <= NUMBER[State.CANCELLED]:
             self.done["place"] += 1
             to = State.READY if finished is None else State.DEAD
             self.db.execute(SQL["set_state"], (NUMBER[to], seq))
 
-    def _held(self, kept: Kept) -> None:
-        """As many runs as sessions hold; one that nobody holds is over."""
-        rows = self.db.execute(SQL["runs_in_store"], (kept.seq, kept.run)).fetchall()
-        valid = [row for row in rows if row[2] and kept.state is State.RUNNING]
-        if kept.runs == len(rows) == len(valid) and (kept.state is State.RUNNING) == bool(valid):
+    def _held(self, job_row: JobRow) -> None:
+        """Count the runs that sessions hold; a run without a session is over."""
+        rows = self.db.execute(SQL["runs_in_store"], (job_row.seq, job_row.run)).fetchall()
+        valid = [row for row in rows if row[2] and job_row.state is State.RUNNING]
+        if job_row.runs == len(rows) == len(valid) and (job_row.state is State.RUNNING) == bool(valid):
             return
         self.done["run"] += 1
         for session, run, _ in rows:
             if (session, run, 1) not in valid:
-                self.db.execute(SQL["delete_run"], (session, kept.seq, run))
-        kept.runs = len(valid)
-        if kept.state is not State.RUNNING or valid:
-            self.step.save(kept)
+                self.db.execute(SQL["delete_run"], (session, job_row.seq, run))
+        job_row.runs = len(valid)
+        if job_row.state is not State.RUNNING or valid:
+            self.tx.save(job_row)
             return
-        kept.suspect = 1
-        if kept.cancel is not None:
-            self.step.finish(kept, Move.CANCELLED, State.CANCELLED, kept.cancel)
-        else:
-            self.step.withdraw_offer(kept)
-            self.step.move(kept, Move.CRASHED, State.READY)
+        self.tx.withdraw_offer(job_row)
+        self.tx.after_crash(job_row, True, 0, 0)
 
-    def _place(self, kept: Kept) -> None:
-        if kept.state is not State.READY:
-            if kept.lane == 0 and kept.expires is None:
+    def _place(self, job_row: JobRow) -> None:
+        if job_row.state is not State.READY:
+            if job_row.lane == 0 and job_row.expires is None:
                 return
-            kept.lane, kept.expires = 0, None
-        elif self.db.execute(SQL["in_its_lane"], (kept.seq,)).fetchone()[0]:
+            job_row.lane, job_row.expires = 0, None
+        elif self.db.execute(SQL["in_its_lane"], (job_row.seq,)).fetchone()[0]:
             return
         else:
-            kept.lane, kept.pos = self.step.lane_of(kept, kept.queue, kept.line), kept.line
+            job_row.lane, job_row.pos = self.tx.lane_of(job_row, job_row.queue, job_row.line), job_row.line
         self.done["place"] += 1
-        self.step.save(kept)
+        self.tx.save(job_row)
 
-    def _offer(self, kept: Kept) -> None:
-        listed = self.db.execute(SQL["offered_job"], (kept.seq,)).fetchone()[0]
-        wanted = kept.offered and kept.state is State.RUNNING
-        if bool(kept.offered) == bool(listed) == bool(wanted):
+    def _deadline(self, job_row: JobRow) -> None:
+        if (job_row.deadline is None) != (job_row.deadline_at is None):
+            self.done["record"] += 1
+            self.tx.set_deadline(job_row, job_row.due)
+
+    def _offer(self, job_row: JobRow) -> None:
+        listed = self.db.execute(SQL["offered_job"], (job_row.seq,)).fetchone()[0]
+        wanted = job_row.offered and job_row.state is State.RUNNING
+        if bool(job_row.offered) == bool(listed) == bool(wanted):
             return
         self.done["offer"] += 1
-        kept.offered = int(bool(wanted))
-        self.step.save(kept)
+        job_row.offered = int(bool(wanted))
+        self.tx.save(job_row)
         if wanted:
-            self.db.execute(SQL["insert_offer"], (kept.queue, kept.seq))
+            self.db.execute(SQL["insert_offer"], (job_row.queue, job_row.seq))
         else:
-            self.db.execute(SQL["delete_offer"], (kept.seq,))
+            self.db.execute(SQL["delete_offer"], (job_row.seq,))
 
-    def _key(self, kept: Kept) -> None:
-        if kept.key is None or kept.key_ttl is not None or kept.state.finished:
+    def _key(self, job_row: JobRow) -> None:
+        if job_row.key is None or job_row.key_ttl is not None or job_row.state.finished:
             return
-        if self.db.execute(SQL["key_owner"], (kept.queue, kept.key)).fetchone() is None:
+        if self.db.execute(SQL["key_owner"], (job_row.queue, job_row.key)).fetchone() is None:
             self.done["key"] += 1
-            self.step.claim_key(kept.queue, kept.key, kept.seq, None)
+            self.tx.claim_key(job_row.queue, job_row.key, job_row.seq, None)
 
-    def _waits(self, kept: Kept) -> None:
-        if kept.state is not State.WAITING:
+    def _waits(self, job_row: JobRow) -> None:
+        if job_row.state is not State.WAITING:
             return
-        if self.db.execute(SQL["dependencies"], (kept.seq,)).fetchone() is None:
+        if self.db.execute(SQL["dependencies"], (job_row.seq,)).fetchone() is None:
             self.done["dependency"] += 1
-            self.step.line_up(kept, Move.RELEASED, kept.due)
+            self.tx.line_up(job_row, Move.RELEASED, job_row.due)
 
     # what jobs are held by, stand in, own and wait for
 
     def runs(self, session: int, job: int, run: int) -> None:
-        if self.step.kept(job) is None:
+        if self.tx.job_row(job) is None:
             self.done["run"] += 1
             self.db.execute(SQL["delete_run"], (session, job, run))
         else:
@@ -200,7 +203,7 @@ class _Mending:
         self.done["lane"] += 1
         for (seq,) in self.db.execute(SQL["jobs_of_lane"], (queue, lane, self.limit)).fetchall():
             self.jobs(seq)
-        self.step.tidy_lane(queue, lane)
+        self.tx.tidy_lane(queue, lane)
 
     def groups(self, group: int) -> None:
         self.done["lane"] += 1
@@ -218,9 +221,9 @@ class _Mending:
     def dependencies(self, dependency: str, job: int, waits: int | None, ended: int | None) -> None:
         self.done["dependency"] += 1
         if waits == NUMBER[State.WAITING] and ended is not None:
-            self.step.post(job, dependency, _STATES[ended])
+            self.tx.post(job, dependency, _STATES[ended])
         else:
-            self.db.execute(SQL["dependency_done"], (self.step.ns, dependency, job))
+            self.db.execute(SQL["dependency_done"], (self.tx.ns, dependency, job))
 
     # parts of records without the rest
 
@@ -232,6 +235,9 @@ class _Mending:
 
     def ends(self, job: int) -> None:
         self._drop("delete_end", job)
+
+    def past(self, job: int) -> None:
+        self._drop("delete_past", job)
 
     def watchers(self, job: int, watcher: str) -> None:
         self._drop("drop_watcher", job, watcher)
@@ -248,7 +254,7 @@ _STATES: Final = {number: state for state, number in NUMBER.items()}
 
 
 def _queue_of(seq: int, envelope: bytes | None, id: str, priority: int, version: int) -> str:
-    """The queue that a job was put into, by its own word."""
+    """The queue that the job's envelope names."""
     try:
         return read_job(envelope, id, priority, version).queue
     except DrayError:

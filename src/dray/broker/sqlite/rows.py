@@ -3,94 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, cast
 
 import msgspec
 
+from dray.broker.checks import decode_pause, reader
 from dray.broker.verbs import Filter, Limits, Pause
-from dray.job import Error, State
+from dray.job import PastRun, State
 
 STATES: Final = tuple(State)
 NUMBER: Final = {state: number for number, state in enumerate(STATES)}
 FINISHED_NUMBERS: Final = tuple(NUMBER[state] for state in STATES if state.finished)
 DUE: Final = (NUMBER[State.SCHEDULED], NUMBER[State.RETRYING])
 
-T = TypeVar("T")
-
-
-def reader(type: Any, instead: T) -> Callable[[bytes], T]:
-    """Reads a small stored value; `instead` stands for one that a stray hand in the file made unreadable.
-
-    None of these is worth stopping a worker for.
-    """
-    decode: Callable[[bytes], T] = msgspec.msgpack.Decoder(type).decode
-
-    def read(packed: bytes) -> T:
-        try:
-            return decode(packed)
-        except (msgspec.DecodeError, TypeError):  # TypeError: the column holds no bytes at all
-            return instead
-
-    return read
-
-
 encode: Final = msgspec.msgpack.Encoder().encode
-decode_error: Final = reader(Error, Error("DecodeError", "the stored error cannot be read"))
-# What was paused stays so until somebody resumes it; a limit that nobody can read limits nothing.
-decode_pause: Final = reader(Pause, Pause(reason="the stored pause cannot be read"))
 decode_limits: Final = reader(Limits, Limits())
+decode_past: Final[Callable[[bytes], tuple[PastRun, ...]]] = reader(tuple[PastRun, ...], ())
 decode_filter: Final = reader(Filter, Filter())
 
 ClassKey = tuple[int, str, int]
 
 
-class Kept:
-    """A row of `jobs`, in the order of the statement `job_columns`. `Step.move` writes it back."""
+class JobRow(msgspec.Struct, eq=False):
+    """A row of `jobs`, in the order of the statement `job_columns`. `Transaction.move` writes it back."""
 
-    __slots__ = (
-        "cancel",
-        "crashes",
-        "created",
-        "due",
-        "expires",
-        "failures",
-        "finished",
-        "grp",
-        "id",
-        "key",
-        "key_ttl",
-        "lane",
-        "line",
-        "max_crashes",
-        "max_running",
-        "offered",
-        "once",
-        "orphan",
-        "pos",
-        "priority",
-        "queue",
-        "rate",
-        "rate_key",
-        "result_ttl",
-        "run",
-        "running_key",
-        "runs",
-        "seq",
-        "settled",
-        "speculate",
-        "started",
-        "state",
-        "suspect",
-        "task",
-        "ttl",
-        "version",
-    )
     seq: int
     id: str
     queue: int
+    state: State
     lane: int
     pos: int
-    state: State
     run: int
     settled: int
     failures: int
@@ -121,54 +63,18 @@ class Kept:
     result_ttl: int | None
     max_crashes: int
     speculate: int
+    deadline: int | None
+    deadline_at: int | None
 
-    def __init__(self, row: tuple[Any, ...]) -> None:
-        (
-            self.seq,
-            self.id,
-            self.queue,
-            self.state,
-            self.lane,
-            self.pos,
-            self.run,
-            self.settled,
-            self.failures,
-            self.crashes,
-            self.suspect,
-            self.runs,
-            self.offered,
-            self.line,
-            self.created,
-            self.started,
-            self.finished,
-            self.expires,
-            self.cancel,
-            self.task,
-            self.priority,
-            self.version,
-            self.grp,
-            self.rate,
-            self.rate_key,
-            self.max_running,
-            self.running_key,
-            self.key,
-            self.key_ttl,
-            self.once,
-            self.ttl,
-            self.due,
-            self.orphan,
-            self.result_ttl,
-            self.max_crashes,
-            self.speculate,
-        ) = row
-        self.state = STATES[row[3]]
+    def __post_init__(self) -> None:
+        self.state = STATES[cast(int, self.state)]
 
     def class_key(self) -> ClassKey:
         return self.priority, self.task, self.version
 
 
 class QueueRow:
-    """A queue, read once per step. Numbers drawn from it are written back with the step's last word."""
+    """A queue, read once per transaction. `write_notes` writes the numbers drawn from it back."""
 
     __slots__ = (
         "counter",

@@ -1,4 +1,4 @@
-"""Handing out jobs: the order of `dray.broker.memory.line`, walked on indexes.
+"""Handing out jobs: the order of `dray.broker.memory.take`, walked on indexes.
 
 Only classes and the lanes whose turn it is are looked at. A lane that a limit of its group or key holds back
 is marked (`blocked`) and not met again until its time has come or a slot was freed, so that the walk never
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dray.broker.checks import NEVER, matches
+from dray.broker.rules import NEVER, expires_of, is_overdue, matches, why_too_late
 from dray.broker.sqlite.read import read_job
-from dray.broker.sqlite.rows import DUE, Kept, QueueRow
+from dray.broker.sqlite.rows import DUE, JobRow, QueueRow
 from dray.broker.sqlite.statements import SQL, where
-from dray.broker.sqlite.step import Step
+from dray.broker.sqlite.transaction import Transaction
 from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Filter, Usage
 from dray.errors import DecodeError, NewerVersion
-from dray.job import Job, Move, Taken
+from dray.job import Job, Move, RunEnd, Taken
 from dray.policy import Rate
 
 MANY = 1 << 30
@@ -42,13 +42,13 @@ class LaneRow(NamedTuple):
     max_running: int | None
     head: int
     alone: bool
-    """No other group of its class has a turn to take."""
+    """It is the only group of its class with a free lane."""
 
 
 class FreeLane(NamedTuple):
     lane: LaneRow
     room: int
-    """How many jobs its limits let start."""
+    """Jobs that its limits let start."""
     until: int
     """The number in line at which another lane of its group comes first."""
 
@@ -58,37 +58,37 @@ class Given(NamedTuple):
     taken: Taken
 
 
-def take_from(step: Step, queue: QueueRow, session: int, filter: Filter, want: int) -> list[Given]:
+def take_from(tx: Transaction, queue: QueueRow, session: int, filter: Filter, want: int) -> list[Given]:
     """Up to `want` jobs of one queue, started."""
-    due, freed, offered = step.db.execute(SQL["anything_first"], (queue.id, step.now)).fetchone()
+    due, freed, offered = tx.db.execute(SQL["anything_first"], (queue.id, tx.now)).fetchone()
     if due:
-        promote(step, queue.id, PROMOTE_STEP)
+        promote(tx, queue.id, PROMOTE_STEP)
     if freed:
-        step.unblock("unblock_due", queue.id, step.now)
-    given = _take_offers(step, queue, session, filter, want) if offered else []
-    walk = _Walk(step, queue, session, want - len(given))
-    for class_ in open_classes(step, queue, filter):
+        tx.unblock("unblock_due", queue.id, tx.now)
+    given = _take_offers(tx, queue, session, filter, want) if offered else []
+    walk = _Walk(tx, queue, session, want - len(given))
+    for class_ in open_classes(tx, queue, filter):
         if walk.want == 0 or walk.buried == EXPIRE_STEP:
             break
         walk.take_class(class_)
     return given + walk.given
 
 
-def promote(step: Step, queue: int, limit: int) -> int:
+def promote(tx: Transaction, queue: int, limit: int) -> int:
     """Jobs that fell due go to the end of the line, the longest overdue first."""
-    due = [Kept(row) for state in DUE for row in step.db.execute(_DUE_JOBS, (queue, state, step.now, limit))]
-    due.sort(key=lambda kept: (kept.pos, kept.seq))
+    due = [JobRow(*row) for state in DUE for row in tx.db.execute(_DUE_JOBS, (queue, state, tx.now, limit))]
+    due.sort(key=lambda job_row: (job_row.pos, job_row.seq))
     del due[limit:]
     if not due:
         return 0
-    row, updates = step.queue_by_id(queue), []
-    for kept in due:
-        expires = kept.pos + kept.ttl if kept.ttl is not None and not kept.run else None
+    row, updates = tx.queue_by_id(queue), []
+    for job_row in due:
+        expires = expires_of(job_row.ttl, job_row.run, Move.PROMOTED, job_row.pos, tx.now)
         line = row.draw()
-        updates.append((step.lane_of(kept, queue, line), line, line, expires, kept.seq))
-        step.ready.setdefault(queue, []).append(kept.class_key())
-        step.note(queue, Move.PROMOTED, kept.id)
-    step.db.executemany(SQL["promote_job"], updates)
+        updates.append((tx.lane_of(job_row, queue, line), line, line, expires, job_row.seq))
+        tx.ready.setdefault(queue, []).append(job_row.class_key())
+        tx.note(queue, Move.PROMOTED, job_row.id)
+    tx.db.executemany(SQL["promote_job"], updates)
     return len(due)
 
 
@@ -97,71 +97,71 @@ _DUE_JOBS = where(
 )
 
 
-def open_classes(step: Step, queue: QueueRow, filter: Filter) -> list[ClassRow]:
+def open_classes(tx: Transaction, queue: QueueRow, filter: Filter) -> list[ClassRow]:
     """The classes that `filter` lets run and of which a lane is free, in the order to look at them."""
     if queue.paused:
         return []
     while True:
         found, blocked = [], False
-        for row in step.db.execute(SQL["open_classes"], (queue.id,)).fetchall():
+        for row in tx.db.execute(SQL["open_classes"], (queue.id,)).fetchall():
             class_ = ClassRow(*row[:6])
             if not matches(filter, class_.task, class_.priority, class_.version):
                 continue
             if class_.task in queue.paused_tasks:
                 continue
             lane = LaneRow._make((*row[6:], True))
-            room, until = lane_room(step, queue, lane)
+            room, until = lane_room(tx, queue, lane)
             if not room:
-                step.block_lane(lane.id, lane.group_id, until)
+                tx.block_lane(lane.id, lane.group_id, until)
                 blocked = True
             found.append(class_)
         if not blocked:
             return found
 
 
-def _next_lane(step: Step, queue: QueueRow, class_: int) -> FreeLane | None:
+def _next_lane(tx: Transaction, queue: QueueRow, class_: int) -> FreeLane | None:
     """Of the group whose turn it is the lane with the oldest head, stepping over what a limit holds back."""
     while True:
-        rows = step.db.execute(SQL["next_lanes"], (class_,)).fetchall()
+        rows = tx.db.execute(SQL["next_lanes"], (class_,)).fetchall()
         if not rows:
             return None
         lane = LaneRow(*rows[0])
-        room, until = lane_room(step, queue, lane)
+        room, until = lane_room(tx, queue, lane)
         if room:
             return FreeLane(lane, room, rows[1][7] if len(rows) > 1 else NEVER)
-        step.block_lane(lane.id, lane.group_id, until)
+        tx.block_lane(lane.id, lane.group_id, until)
 
 
-def lane_room(step: Step, queue: QueueRow, lane: LaneRow) -> tuple[int, int]:
-    """How many jobs the limits of its group and keys let start now; if none, until when it is held back."""
+def lane_room(tx: Transaction, queue: QueueRow, lane: LaneRow) -> tuple[int, int]:
+    """Jobs that the limits of its group and keys let start now; if none, until when it is held back."""
     room, until = MANY, 0
     if lane.group and queue.limits.group_running is not None:
-        room = _slots(step, "running_group", queue.id, lane.group, queue.limits.group_running)
+        room = _slots(tx, "running_group", queue.id, lane.group, queue.limits.group_running)
     if lane.running_key and lane.max_running is not None:
-        room = min(room, _slots(step, "running_key", queue.id, lane.running_key, lane.max_running))
+        room = min(room, _slots(tx, "running_key", queue.id, lane.running_key, lane.max_running))
     if room == 0:
         return 0, NEVER
     if lane.rate_key and lane.rate is not None:
-        tokens = _tokens(step, queue.id, "key", lane.rate_key, lane.rate)
+        tokens = _tokens(tx, queue.id, "key", lane.rate_key, lane.rate)
         if tokens == 0:
-            until = Rate.parse(lane.rate).free_at(_used(step, queue.id, "key", lane.rate_key), step.now)
+            until = Rate.parse(lane.rate).free_at(_used(tx, queue.id, "key", lane.rate_key), tx.now)
         room = min(room, tokens)
     return room, until
 
 
-def class_room(step: Step, queue: QueueRow, task: str, rate: str | None, most: int | None) -> int:
-    """How many jobs the limits of queue and task let start now; `rate` and `most` are what jobs declare."""
+def class_room(tx: Transaction, queue: QueueRow, task: str, rate: str | None, most: int | None) -> int:
+    """Jobs that the limits of queue and task let start now; jobs declare `rate` and `most`."""
     rate, most = task_limit(queue, task, rate, most)
     room = MANY
     if queue.limits.max_running is not None:
-        running = step.db.execute(SQL["running_queue"], (queue.id,)).fetchone()[0]
+        running = tx.db.execute(SQL["running_queue"], (queue.id,)).fetchone()[0]
         room = min(room, max(0, queue.limits.max_running - running))
     if most is not None:
-        room = min(room, _slots(step, "running_task", queue.id, task, most))
+        room = min(room, _slots(tx, "running_task", queue.id, task, most))
     if queue.limits.rate is not None:
-        room = min(room, _tokens(step, queue.id, "queue", "", queue.limits.rate))
+        room = min(room, _tokens(tx, queue.id, "queue", "", queue.limits.rate))
     if rate is not None:
-        room = min(room, _tokens(step, queue.id, "task", task, rate))
+        room = min(room, _tokens(tx, queue.id, "task", task, rate))
     return room
 
 
@@ -178,74 +178,74 @@ def task_limit(
     )
 
 
-def _slots(step: Step, statement: str, queue: int, name: str, most: int) -> int:
-    running: int = step.db.execute(SQL[statement], (queue, name)).fetchone()[0]
+def _slots(tx: Transaction, statement: str, queue: int, name: str, most: int) -> int:
+    running: int = tx.db.execute(SQL[statement], (queue, name)).fetchone()[0]
     return max(0, most - running)
 
 
-def accepts_in(step: Step, queue: QueueRow) -> int:
+def accepts_in(tx: Transaction, queue: QueueRow) -> int:
     """In how many milliseconds the queue accepts a job; 0 means now."""
     rate = queue.limits.enqueue_rate
-    if rate is None or _tokens(step, queue.id, "put", "", rate):
+    if rate is None or _tokens(tx, queue.id, "put", "", rate):
         return 0
-    return max(1, Rate.parse(rate).free_at(_used(step, queue.id, "put", ""), step.now) - step.now)
+    return max(1, Rate.parse(rate).free_at(_used(tx, queue.id, "put", ""), tx.now) - tx.now)
 
 
-def spend_accepted(step: Step, queue: QueueRow) -> None:
+def spend_accepted(tx: Transaction, queue: QueueRow) -> None:
     """Count one accepted job."""
-    _spend(step, queue.id, "put", "", queue.limits.enqueue_rate, 1)
+    _spend(tx, queue.id, "put", "", queue.limits.enqueue_rate, 1)
 
 
-def usage(step: Step, job: Job) -> Usage:
-    """How much is in use of what may limit a job."""
-    queue = step.queue(job.queue)
+def usage(tx: Transaction, job: Job) -> Usage:
+    """The use of the limits that apply to a job."""
+    queue = tx.queue(job.queue)
     id = 0 if queue is None else queue.id
     held = {"queue": "", "task": job.task, "group": job.group, "key": job.running_key}
     rated = {"queue": "", "task": job.task, "key": job.rate_key}
     return Usage(
-        step.now,
-        {what: _running(step, what, id, name) for what, name in held.items() if name is not None},
-        {what: _used(step, id, what, name) for what, name in rated.items() if name is not None},
+        tx.now,
+        {what: _running(tx, what, id, name) for what, name in held.items() if name is not None},
+        {what: _used(tx, id, what, name) for what, name in rated.items() if name is not None},
     )
 
 
-def _running(step: Step, what: str, queue: int, name: str) -> int:
-    row = step.db.execute(SQL[f"running_{what}"], (queue, name)[: 1 if what == "queue" else 2]).fetchone()
+def _running(tx: Transaction, what: str, queue: int, name: str) -> int:
+    row = tx.db.execute(SQL[f"running_{what}"], (queue, name)[: 1 if what == "queue" else 2]).fetchone()
     count: int = row[0]
     return count
 
 
-def _tokens(step: Step, queue: int, scope: str, name: str, rate: str) -> int:
-    return Rate.parse(rate).available(_used(step, queue, scope, name), step.now)
+def _tokens(tx: Transaction, queue: int, scope: str, name: str, rate: str) -> int:
+    return Rate.parse(rate).available(_used(tx, queue, scope, name), tx.now)
 
 
-def _used(step: Step, queue: int, scope: str, name: str) -> int:
-    row = step.db.execute(SQL["rate_used"], (queue, scope, name)).fetchone()
+def _used(tx: Transaction, queue: int, scope: str, name: str) -> int:
+    row = tx.db.execute(SQL["rate_used"], (queue, scope, name)).fetchone()
     return 0 if row is None else row[0]
 
 
-def _spend(step: Step, queue: int, scope: str, name: str, rate: str | None, count: int) -> None:
+def _spend(tx: Transaction, queue: int, scope: str, name: str, rate: str | None, count: int) -> None:
     if rate is not None and count:
-        tat = Rate.parse(rate).spend(_used(step, queue, scope, name), step.now, count)
-        step.db.execute(SQL["use_rate"], (queue, scope, name, tat))
+        tat = Rate.parse(rate).spend(_used(tx, queue, scope, name), tx.now, count)
+        tx.db.execute(SQL["use_rate"], (queue, scope, name, tat))
         if scope == "key":
             # To jobs of the same key that declare another rate, what was counted may mean nothing now.
-            step.unblock("unblock_rate", queue, name, rate, NEVER)
+            tx.unblock("unblock_rate", queue, name, rate, NEVER)
 
 
 class _Walk:
     """One take from one queue: what is wanted still, what was given, what was buried on the way."""
 
-    def __init__(self, step: Step, queue: QueueRow, session: int, want: int) -> None:
-        self.step, self.queue, self.session, self.want = step, queue, session, want
+    def __init__(self, tx: Transaction, queue: QueueRow, session: int, want: int) -> None:
+        self.tx, self.queue, self.session, self.want = tx, queue, session, want
         self.given: list[Given] = []
         self.buried = 0
 
     def take_class(self, class_: ClassRow) -> None:
-        step, queue = self.step, self.queue
-        room = min(self.want, class_room(step, queue, class_.task, class_.rate, class_.max_running))
+        tx, queue = self.tx, self.queue
+        room = min(self.want, class_room(tx, queue, class_.task, class_.rate, class_.max_running))
         while room > 0 and self.buried < EXPIRE_STEP:
-            free = _next_lane(step, queue, class_.id)
+            free = _next_lane(tx, queue, class_.id)
             if free is None:
                 return
             count = self._take_lane(class_, free, min(room, free.room) if free.lane.alone else 1)
@@ -253,22 +253,23 @@ class _Walk:
             room, self.want = room - count, self.want - count
 
     def _spend(self, class_: ClassRow, lane: LaneRow, count: int) -> None:
-        step, queue = self.step, self.queue
+        tx, queue = self.tx, self.queue
         task_rate, _ = task_limit(queue, class_.task, class_.rate, class_.max_running)
-        _spend(step, queue.id, "queue", "", queue.limits.rate, count)
-        _spend(step, queue.id, "task", class_.task, task_rate, count)
+        _spend(tx, queue.id, "queue", "", queue.limits.rate, count)
+        _spend(tx, queue.id, "task", class_.task, task_rate, count)
         if lane.rate_key:
-            _spend(step, queue.id, "key", lane.rate_key, lane.rate, count)
+            _spend(tx, queue.id, "key", lane.rate_key, lane.rate, count)
 
     def _take_lane(self, class_: ClassRow, free: FreeLane, want: int) -> int:
         """Start the first jobs of a lane, burying those that are too late or cannot be read."""
-        step, db, lane = self.step, self.step.db, free.lane
+        tx, db, lane = self.tx, self.tx.db, free.lane
         rows = db.execute(SQL["lane_jobs"], (self.queue.id, lane.id, free.until, want)).fetchall()
         started: list[tuple[object, ...]] = []
         runs: list[tuple[object, ...]] = []
-        for seq, id, run, failures, crashes, suspect, expires, group, running_key, envelope in rows:
-            if expires is not None and step.now >= expires:
-                if not self._bury(seq, "expired: it was not started within its ttl"):
+        for seq, id, run, failures, crashes, suspect, expires, deadline, group, key, envelope in rows:
+            late = why_too_late(expires, deadline, tx.now)
+            if late is not None:
+                if not self._bury(seq, late):
                     break
                 continue
             try:
@@ -277,73 +278,74 @@ class _Walk:
                 if not self._bury(seq, f"undecodable: {error}"):
                     break
                 continue
-            started.append((step.now, run + 1, step.now, seq))
-            runs.append(
-                (self.session, seq, run + 1, self.queue.id, step.now, class_.task, group, running_key)
-            )
-            taken = Taken(job, run + 1, failures + 1, crashes, bool(suspect))
+            started.append((tx.now, run + 1, tx.now, seq))
+            runs.append((self.session, seq, run + 1, self.queue.id, tx.now, class_.task, group, key))
+            taken = Taken(job, run + 1, failures + 1, crashes, suspect, deadline)
             self.given.append(Given(seq, taken))
-            step.note(self.queue.id, Move.TAKEN, id, run + 1)
+            tx.note(self.queue.id, Move.TAKEN, id, run + 1)
         db.executemany(SQL["start_job"], started)
         db.executemany(SQL["insert_run"], runs)
         if started and not (lane.alone and db.execute(SQL["only_group"], (class_.id,)).fetchone()[0]):
             db.execute(SQL["take_turn"], (self.queue.draw(), lane.group_id))
-        step.tidy_lane(self.queue.id, lane.id)
+        tx.tidy_lane(self.queue.id, lane.id)
         return len(started)
 
     def _bury(self, seq: int, reason: str) -> bool:
-        kept = self.step.kept(seq)
-        if kept is not None:
-            self.step.bury(kept, reason)
+        job_row = self.tx.job_row(seq)
+        if job_row is not None:
+            self.tx.bury(job_row, reason)
         self.buried += 1
         return self.buried < EXPIRE_STEP
 
 
-def _take_offers(step: Step, queue: QueueRow, session: int, filter: Filter, want: int) -> list[Given]:
+def _take_offers(tx: Transaction, queue: QueueRow, session: int, filter: Filter, want: int) -> list[Given]:
     """Second runs go first: they are late already. Never to a session that runs the job itself."""
-    own = {seq for seq, _ in step.db.execute(SQL["held"], (session,))}
+    own = {seq for seq, _ in tx.db.execute(SQL["held"], (session,))}
     given: list[Given] = []
-    for (seq,) in step.db.execute(SQL["offers"], (queue.id,)).fetchall():
-        kept = step.kept(seq)
-        if kept is None or len(given) == want or seq in own:
+    for (seq,) in tx.db.execute(SQL["offers"], (queue.id,)).fetchall():
+        job_row = tx.job_row(seq)
+        if job_row is None or len(given) == want or seq in own:
             continue
-        if not offer_room(step, queue, seq, filter):
+        if not offer_room(tx, queue, seq, filter):
             continue
         try:
-            job = read_job(step.envelope(seq), kept.id, kept.priority, kept.version)
+            job = read_job(tx.envelope(seq), job_row.id, job_row.priority, job_row.version)
         except (DecodeError, NewerVersion):
             # The run that has it goes on; offered again it would keep every sleeper awake.
-            step.withdraw_offer(kept)
-            step.save(kept)
+            tx.withdraw_offer(job_row)
+            tx.save(job_row)
             continue
         declared = job.rate if job.rate_key is None else None
         task_rate, _ = task_limit(queue, job.task, declared, None)
-        _spend(step, queue.id, "queue", "", queue.limits.rate, 1)
-        _spend(step, queue.id, "task", job.task, task_rate, 1)
+        _spend(tx, queue.id, "queue", "", queue.limits.rate, 1)
+        _spend(tx, queue.id, "task", job.task, task_rate, 1)
         if job.rate_key is not None:
-            _spend(step, queue.id, "key", job.rate_key, job.rate, 1)
-        run = step.start_second(kept, session)
-        given.append(Given(seq, Taken(job, run, kept.failures + 1, kept.crashes, bool(kept.suspect))))
+            _spend(tx, queue.id, "key", job.rate_key, job.rate, 1)
+        run = tx.start_second(job_row, session)
+        taken = Taken(job, run, job_row.failures + 1, job_row.crashes, job_row.suspect, job_row.deadline_at)
+        given.append(Given(seq, taken))
     return given
 
 
-def offer_room(step: Step, queue: QueueRow, seq: int, filter: Filter) -> bool:
-    """Whether a second run of the job may start now, by its own limits and the operator's."""
-    kept = step.kept(seq)
-    if kept is None or queue.paused or kept.task in queue.paused_tasks:
+def offer_room(tx: Transaction, queue: QueueRow, seq: int, filter: Filter) -> bool:
+    """A second run of the job may start now, by its own limits and the operator's."""
+    job_row = tx.job_row(seq)
+    if job_row is None or queue.paused or job_row.task in queue.paused_tasks:
         return False
-    if not matches(filter, kept.task, kept.priority, kept.version):
+    if is_overdue(job_row.deadline_at, tx.now):
         return False
-    keys = (kept.grp or "", kept.rate_key or "", kept.running_key or "")
-    lane = LaneRow(0, 0, *keys, kept.rate, kept.max_running, 0, True)
-    rate = kept.rate if kept.rate_key is None else None
-    most = kept.max_running if kept.running_key is None else None
-    return bool(lane_room(step, queue, lane)[0] and class_room(step, queue, kept.task, rate, most))
+    if not matches(filter, job_row.task, job_row.priority, job_row.version):
+        return False
+    keys = (job_row.grp or "", job_row.rate_key or "", job_row.running_key or "")
+    lane = LaneRow(0, 0, *keys, job_row.rate, job_row.max_running, 0, True)
+    rate = job_row.rate if job_row.rate_key is None else None
+    most = job_row.max_running if job_row.running_key is None else None
+    return bool(lane_room(tx, queue, lane)[0] and class_room(tx, queue, job_row.task, rate, most))
 
 
-def retake(step: Step, session: int, reply: Sequence[tuple[int, int]] | None) -> list[Taken]:
+def retake(tx: Transaction, session: int, reply: Sequence[tuple[int, int]] | None) -> list[Taken]:
     """The last reply again, less what is not held any more; if it cannot be read, all that is held."""
-    held = {(row[0], row[1]): row for row in step.db.execute(SQL["held_jobs"], (session,))}
+    held = {(row[0], row[1]): row for row in tx.db.execute(SQL["held_jobs"], (session,))}
     taken = []
     for seq, run in held if reply is None else reply:
         row = held.get((seq, run))
@@ -352,10 +354,10 @@ def retake(step: Step, session: int, reply: Sequence[tuple[int, int]] | None) ->
         try:
             job = read_job(row[5], row[8], row[6], row[7])
         except (DecodeError, NewerVersion) as error:
-            kept = step.kept(seq)
-            if kept is not None:
-                step.end_run(kept, session, run)
-                step.bury(kept, f"undecodable: {error}", run)
+            job_row = tx.job_row(seq)
+            if job_row is not None:
+                tx.end_run(job_row, session, run, RunEnd.FAILED)
+                tx.bury(job_row, f"undecodable: {error}", run)
             continue
-        taken.append(Taken(job, run, row[2] + 1, row[3], bool(row[4])))
+        taken.append(Taken(job, run, row[2] + 1, row[3], row[4], row[9]))
     return taken

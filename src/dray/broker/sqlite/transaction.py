@@ -1,7 +1,7 @@
-"""One write transaction of the embedded broker: the moves of `dray.broker.memory.world`, on rows.
+"""One write transaction: the moves of `dray.broker.memory.store`, on rows.
 
-A `Step` lives as long as one transaction. It collects what happened (one feed entry per queue) and whom to
-wake, writes the first just before the commit and leaves the second for after it.
+A `Transaction` collects events (one feed entry per queue, written before the commit) and which sleepers to
+wake after the commit.
 """
 
 from __future__ import annotations
@@ -9,15 +9,38 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-from dray.broker.checks import forget_at
-from dray.broker.sqlite.rows import NUMBER, STATES, ClassKey, Kept, QueueRow, encode
+from dray.broker.rules import (
+    Next,
+    after_crash,
+    crash_end,
+    deadline_of,
+    delayed_state,
+    expires_of,
+    forget_at,
+    group_after,
+    is_released_by,
+    later,
+    orphaned,
+)
+from dray.broker.sqlite.rows import NUMBER, STATES, ClassKey, JobRow, QueueRow, decode_past, encode
 from dray.broker.sqlite.statements import SQL, where
 from dray.broker.verbs import Event
-from dray.job import TRANSITIONS, Error, Job, Move, Sign, State
+from dray.job import (
+    RUNS_KEPT,
+    TRANSITIONS,
+    Error,
+    Job,
+    Move,
+    PastRun,
+    RunEnd,
+    Sign,
+    State,
+    short_error,
+)
 from dray.policy import Retention
 
 EVENTS_KEPT: Final = 10_000
-"""How many entries of the feed a queue keeps."""
+"""Entries of the feed that a queue keeps."""
 
 _JOB: Final = where("job_columns", "seq = ?")
 _JOB_BY_ID: Final = where("job_columns", "ns = ? AND id = ?")
@@ -25,7 +48,7 @@ _JOB_BY_ID: Final = where("job_columns", "ns = ? AND id = ?")
 LaneKey = tuple[int, int, str, int, str | None, str | None, str | None, str | None, int | None]
 
 
-class Step:
+class Transaction:
     """A transaction in progress."""
 
     def __init__(self, db: sqlite3.Connection, ns: int, now: int, retention: Retention) -> None:
@@ -37,10 +60,10 @@ class Step:
         """Per queue, the class of each job that became ready: each may wake one sleeper."""
         self.due: dict[int, int] = {}
         """Per queue, the earliest due time that was added: a sleeper may have to get up sooner."""
-        self.stirred: set[int] = set()
+        self.unblocked: set[int] = set()
         """Queues in which anything may be possible now: all their sleepers look."""
-        self.told: set[str] = set()
-        """Sessions there is word for."""
+        self.notified: set[str] = set()
+        """Sessions with new notifications."""
         self.mailed: set[str] = set()
         """Watchers that have mail."""
         self._queues: dict[int, QueueRow] = {}
@@ -76,13 +99,13 @@ class Step:
             queue = self._queues[id] = QueueRow((id, name, None, None, 0, 0), [])
         return queue
 
-    def kept(self, seq: int) -> Kept | None:
+    def job_row(self, seq: int) -> JobRow | None:
         row = self.db.execute(_JOB, (seq,)).fetchone()
-        return None if row is None else Kept(row)
+        return None if row is None else JobRow(*row)
 
-    def kept_by_id(self, id: str) -> Kept | None:
+    def job_row_by_id(self, id: str) -> JobRow | None:
         row = self.db.execute(_JOB_BY_ID, (self.ns, id)).fetchone()
-        return None if row is None else Kept(row)
+        return None if row is None else JobRow(*row)
 
     def note(self, queue: int, kind: Move | Sign, id: str, run: int = 0) -> None:
         self.notes.setdefault(queue, []).append(Event(kind, id, run))
@@ -101,54 +124,54 @@ class Step:
 
     # places
 
-    def move(self, kept: Kept, move: Move, to: State, run: int = 0) -> None:
+    def move(self, job_row: JobRow, move: Move, to: State, run: int = 0) -> None:
         """Leave one place, enter another, in this order: a lane that empties loses its turn."""
-        if to not in TRANSITIONS[move].get(kept.state, ()):
-            raise AssertionError(f"{kept.id} cannot go from {kept.state} to {to} by {move}")
-        left, kept.state = kept.state, to
+        if to not in TRANSITIONS[move].get(job_row.state, ()):
+            raise AssertionError(f"{job_row.id} cannot go from {job_row.state} to {to} by {move}")
+        left, job_row.state = job_row.state, to
         if left is to is State.READY:
-            self.db.execute(SQL["leave_line"], (kept.seq,))
-            self.tidy_lane(kept.queue, kept.lane)
-        lane, kept.lane = kept.lane, 0
+            self.db.execute(SQL["leave_line"], (job_row.seq,))
+            self.tidy_lane(job_row.queue, job_row.lane)
+        lane, job_row.lane = job_row.lane, 0
         if to is State.READY:
-            kept.lane, kept.pos = self.lane_of(kept, kept.queue, kept.line), kept.line
-            self.ready.setdefault(kept.queue, []).append(kept.class_key())
+            job_row.lane, job_row.pos = self.lane_of(job_row, job_row.queue, job_row.line), job_row.line
+            self.ready.setdefault(job_row.queue, []).append(job_row.class_key())
         elif to in (State.SCHEDULED, State.RETRYING):
-            self.due[kept.queue] = min(kept.pos, self.due.get(kept.queue, kept.pos))
+            self.due[job_row.queue] = min(job_row.pos, self.due.get(job_row.queue, job_row.pos))
         elif to is State.RUNNING:
-            kept.pos = self.now
+            job_row.pos = self.now
         elif to.finished:
-            kept.pos = forget_at(kept.once, to, self.now, self.retention)
-        self.save(kept)
+            job_row.pos = forget_at(job_row.once, to, self.now, self.retention)
+        self.save(job_row)
         if left is State.READY is not to:
-            self.tidy_lane(kept.queue, lane)
-        self.note(kept.queue, move, kept.id, run)
+            self.tidy_lane(job_row.queue, lane)
+        self.note(job_row.queue, move, job_row.id, run)
 
-    def save(self, kept: Kept) -> None:
+    def save(self, job_row: JobRow) -> None:
         self.db.execute(
             SQL["save_job"],
             (
-                NUMBER[kept.state],
-                kept.lane,
-                kept.pos,
-                kept.run,
-                kept.settled,
-                kept.failures,
-                kept.crashes,
-                kept.suspect,
-                kept.runs,
-                kept.offered,
-                kept.line,
-                kept.started,
-                kept.finished,
-                kept.expires,
-                kept.cancel,
-                kept.priority,
-                kept.seq,
+                NUMBER[job_row.state],
+                job_row.lane,
+                job_row.pos,
+                job_row.run,
+                job_row.settled,
+                job_row.failures,
+                job_row.crashes,
+                job_row.suspect,
+                job_row.runs,
+                job_row.offered,
+                job_row.line,
+                job_row.started,
+                job_row.finished,
+                job_row.expires,
+                job_row.cancel,
+                job_row.priority,
+                job_row.seq,
             ),
         )
 
-    def lane_of(self, job: Kept | Job, queue: int, line: int) -> int:
+    def lane_of(self, job: JobRow | Job, queue: int, line: int) -> int:
         """The lane a job joins at this number in line, made if it is the first there."""
         group = job.group if isinstance(job, Job) else job.grp
         key = (
@@ -209,7 +232,7 @@ class Step:
         return lane, head
 
     def _limits_changed(self, queue: int) -> None:
-        self.stirred.add(queue)
+        self.unblocked.add(queue)
         self._lanes.clear()
 
     def block_lane(self, lane: int, group: int, until: int) -> None:
@@ -236,39 +259,74 @@ class Step:
 
     # the life of a job
 
-    def line_up(self, kept: Kept, move: Move, due: int | None, run: int = 0) -> None:
-        """To the end of the line, or to wait for its time."""
+    def line_up(self, job_row: JobRow, move: Move, due: int | None, run: int = 0) -> None:
+        """To the end of the line, or to wait for its due time."""
         if due is not None and due > self.now:
-            kept.pos, kept.expires = due, None
-            self.move(kept, move, State.RETRYING if kept.failures else State.SCHEDULED, run)
+            job_row.pos, job_row.expires = due, None
+            self.move(job_row, move, delayed_state(job_row.failures), run)
             return
-        if kept.ttl is not None and not kept.run:
-            could_start = due if due is not None and move is Move.PROMOTED else self.now
-            kept.expires = could_start + kept.ttl
-        kept.line = self.queue_by_id(kept.queue).draw()
-        self.move(kept, move, State.READY, run)
+        job_row.expires = expires_of(job_row.ttl, job_row.run, move, due, self.now)
+        job_row.line = self.queue_by_id(job_row.queue).draw()
+        self.move(job_row, move, State.READY, run)
 
-    def start_second(self, kept: Kept, session: int) -> int:
+    def after_run(self, job_row: JobRow, next: Next, run: int, at: int | None = None) -> None:
+        """Make the move that follows the end of a run. A job that is handed back keeps its number in line."""
+        job_row.failures += next.failed
+        if next.move is None:
+            self.save(job_row)
+            self.note(job_row.queue, Sign.RUN_ENDED, job_row.id, run)
+        elif next.to.finished:
+            self.finish(job_row, next.move, next.to, next.reason, run)
+        elif next.move is Move.RETRIED:
+            self.line_up(job_row, next.move, at, run)
+        else:
+            self.move(job_row, next.move, next.to, run)
+
+    def set_deadline(self, job_row: JobRow, due: int | None = None) -> None:
+        """Count the job's deadline anew from now, or from the due time."""
+        job_row.deadline_at = deadline_of(job_row.deadline, due, self.now)
+        self.db.execute(SQL["set_deadline"], (job_row.deadline_at, job_row.seq))
+
+    def start_second(self, job_row: JobRow, session: int) -> int:
         """Another run of a running job."""
-        kept.run, kept.runs, kept.started = kept.run + 1, kept.runs + 1, self.now
-        self.withdraw_offer(kept)
-        self.move(kept, Move.TAKEN, State.RUNNING, kept.run)
-        run = (session, kept.seq, kept.run, kept.queue, self.now, kept.task, kept.grp, kept.running_key)
+        job_row.run, job_row.runs, job_row.started = job_row.run + 1, job_row.runs + 1, self.now
+        self.withdraw_offer(job_row)
+        self.move(job_row, Move.TAKEN, State.RUNNING, job_row.run)
+        run = (
+            session,
+            job_row.seq,
+            job_row.run,
+            job_row.queue,
+            self.now,
+            job_row.task,
+            job_row.grp,
+            job_row.running_key,
+        )
         self.db.execute(SQL["insert_run"], run)
-        return kept.run
+        return job_row.run
 
-    def withdraw_offer(self, kept: Kept) -> None:
-        if kept.offered:
-            kept.offered = 0
-            self.db.execute(SQL["delete_offer"], (kept.seq,))
+    def withdraw_offer(self, job_row: JobRow) -> None:
+        if job_row.offered:
+            job_row.offered = 0
+            self.db.execute(SQL["delete_offer"], (job_row.seq,))
 
-    def end_run(self, kept: Kept, session: int, run: int) -> None:
+    def end_run(
+        self, job_row: JobRow, session: int, run: int, how: RunEnd, error: Error | None = None
+    ) -> None:
         """The run is over and its slot is free, once."""
-        self.db.execute(SQL["delete_run"], (session, kept.seq, run))
-        kept.runs -= 1
-        if not kept.runs:
-            self.withdraw_offer(kept)
-        self.slot_free(kept.queue, kept.task, kept.max_running, kept.grp, kept.running_key)
+        ended = self.db.execute(SQL["end_run"], (session, job_row.seq, run)).fetchone()
+        if ended is not None and (how is not RunEnd.SUCCEEDED or job_row.run > 1):
+            since, name = ended
+            self.remember(job_row, PastRun(run, name or "", since, self.now, how, short_error(error)))
+        job_row.runs -= 1
+        if not job_row.runs:
+            self.withdraw_offer(job_row)
+        self.slot_free(job_row.queue, job_row.task, job_row.max_running, job_row.grp, job_row.running_key)
+
+    def remember(self, job_row: JobRow, run: PastRun) -> None:
+        row = self.db.execute(SQL["past_of"], (job_row.seq,)).fetchone()
+        past = (*(decode_past(row[0]) if row else ()), run)
+        self.db.execute(SQL["save_past"], (job_row.seq, encode(past[-RUNS_KEPT:])))
 
     def slot_free(
         self, queue: int, task: str, most: int | None, group: str | None, running_key: str | None
@@ -279,58 +337,60 @@ class Step:
         if group is not None:
             self.unblock("unblock_group", queue, group)
         if running_key is not None or group is not None or most is not None:
-            self.stirred.add(queue)
+            self.unblocked.add(queue)
             return
         row = self.queue_by_id(queue)
         if row.limits.max_running is not None or task in row.task_limits:
-            self.stirred.add(queue)
+            self.unblocked.add(queue)
 
-    def finish(self, kept: Kept, move: Move, to: State, reason: str | None = None, run: int = 0) -> None:
-        """The end: other runs are void, the key is free or stays taken for `once`, who waits is told."""
-        if kept.runs:
-            for session, other, _, _, name in self.db.execute(SQL["runs_of"], (kept.seq,)).fetchall():
-                self.end_run(kept, session, other)
-                self.db.execute(SQL["insert_void"], (session, kept.id, other))
-                self.told.add(name)
-        if kept.state is State.WAITING:
-            self.db.execute(SQL["stop_waiting"], (kept.seq,))
-        kept.finished, kept.expires, kept.cancel = self.now, None, None
-        self.move(kept, move, to, run)
+    def finish(self, job_row: JobRow, move: Move, to: State, reason: str | None = None, run: int = 0) -> None:
+        """End the job: void other runs, free the key or keep it for `once`, notify who waits."""
+        if job_row.runs:
+            for session, other, _, _, name in self.db.execute(SQL["runs_of"], (job_row.seq,)).fetchall():
+                self.end_run(job_row, session, other, RunEnd.OVERTAKEN)
+                self.db.execute(SQL["insert_void"], (session, job_row.id, other))
+                self.notified.add(name)
+        if job_row.state is State.WAITING:
+            self.db.execute(SQL["stop_waiting"], (job_row.seq,))
+        job_row.finished, job_row.expires, job_row.cancel = self.now, None, None
+        self.move(job_row, move, to, run)
         if to is not State.SUCCEEDED:
-            self.save_end(kept, None, None, reason)
-        self.free_key(kept)
-        self.tell(kept.seq, kept.id, to)
+            self.save_end(job_row, None, None, reason)
+        self.free_key(job_row)
+        self.notify(job_row.seq, job_row.id, to)
 
-    def save_end(self, kept: Kept, result: bytes | None, error: Error | None, reason: str | None) -> None:
-        ttl = self.retention.result_ttl if kept.result_ttl is None else kept.result_ttl
+    def save_end(
+        self, job_row: JobRow, result: bytes | None, error: Error | None, reason: str | None
+    ) -> None:
+        ttl = self.retention.result_ttl if job_row.result_ttl is None else job_row.result_ttl
         expires = None if result is None else self.now + ttl
         packed = None if error is None else encode(error)
         if result is not None or packed is not None or reason is not None:
-            self.db.execute(SQL["save_end"], (kept.seq, result, packed, reason, self.ns, expires))
+            self.db.execute(SQL["save_end"], (job_row.seq, result, packed, reason, self.ns, expires))
 
-    def free_key(self, kept: Kept) -> None:
+    def free_key(self, job_row: JobRow) -> None:
         """`once` takes the key (again, if its `key_ttl` is over) unless another job has it by now."""
-        if kept.key is None:
+        if job_row.key is None:
             return
-        if kept.state is State.SUCCEEDED and kept.once is not None:
-            holder = self.db.execute(SQL["key_holder"], (kept.queue, kept.key, self.now)).fetchone()
-            if holder is None or holder[0] == kept.seq:
-                self.claim_key(kept.queue, kept.key, kept.seq, kept.once)
+        if job_row.state is State.SUCCEEDED and job_row.once is not None:
+            holder = self.db.execute(SQL["key_holder"], (job_row.queue, job_row.key, self.now)).fetchone()
+            if holder is None or holder[0] == job_row.seq:
+                self.claim_key(job_row.queue, job_row.key, job_row.seq, job_row.once)
         else:
-            self.db.execute(SQL["free_key"], (kept.queue, kept.key, kept.seq))
+            self.db.execute(SQL["free_key"], (job_row.queue, job_row.key, job_row.seq))
 
     def claim_key(self, queue: int, key: str | None, seq: int, ttl: int | None) -> None:
         if key is not None:
-            self.db.execute(SQL["claim_key"], (queue, key, seq, None if ttl is None else self.now + ttl))
+            self.db.execute(SQL["claim_key"], (queue, key, seq, later(ttl, self.now)))
 
-    def tell(self, seq: int, id: str, ended: State) -> None:
-        """Word for those who watch the job, and for the jobs that wait for it."""
+    def notify(self, seq: int, id: str, ended: State) -> None:
+        """Notify watchers and dependants of the end."""
         for (watcher,) in self.db.execute(SQL["watchers_of"], (seq,)).fetchall():
             self.db.execute(SQL["send_mail"], (self.ns, watcher, id, self.now))
             self.mailed.add(watcher)
-        self.tell_dependants(id, ended)
+        self.notify_dependants(id, ended)
 
-    def tell_dependants(self, id: str, ended: State) -> None:
+    def notify_dependants(self, id: str, ended: State) -> None:
         for (dependant,) in self.db.execute(SQL["dependants"], (self.ns, id)).fetchall():
             self.post(dependant, id, ended)
 
@@ -339,7 +399,7 @@ class Step:
         self.posted = True
 
     def deliver(self, limit: int) -> int:
-        """Carry word from the outbox to the jobs that wait. Delivering twice changes nothing."""
+        """Deliver outbox messages to waiting jobs. Delivering twice changes nothing."""
         for sent in range(limit):
             row = self.db.execute(SQL["posted"], (self.ns,)).fetchone()
             if row is None:
@@ -350,68 +410,79 @@ class Step:
         return limit
 
     def _dependency_ended(self, dependant: int, dependency: str, state: State) -> None:
-        kept = self.kept(dependant)
-        if kept is None or kept.state is not State.WAITING:
+        job_row = self.job_row(dependant)
+        if job_row is None or job_row.state is not State.WAITING:
             return
-        if state is State.SUCCEEDED or kept.orphan == "run":
-            done = self.db.execute(SQL["dependency_done"], (self.ns, dependency, kept.seq))
-            if done.rowcount and not self.db.execute(SQL["dependencies"], (kept.seq,)).fetchone():
-                self.line_up(kept, Move.RELEASED, kept.due)
-        elif kept.orphan == "cancel":
-            waits_for = self.db.execute(SQL["dependencies"], (kept.seq,)).fetchall()
+        if is_released_by(state, job_row.orphan):
+            done = self.db.execute(SQL["dependency_done"], (self.ns, dependency, job_row.seq))
+            if done.rowcount and not self.db.execute(SQL["dependencies"], (job_row.seq,)).fetchone():
+                self.line_up(job_row, Move.RELEASED, job_row.due)
+        elif job_row.orphan == "cancel":
+            waits_for = self.db.execute(SQL["dependencies"], (job_row.seq,)).fetchall()
             if (dependency,) not in waits_for:
-                return  # the word was for a job that was deleted, whose number this one got
-            reason = f"{dependency}, which it waits for, is {state}"
-            self.finish(kept, Move.CANCELLED, State.CANCELLED, reason)
+                return  # the message was for a deleted job, whose number this one got
+            self.finish(job_row, Move.CANCELLED, State.CANCELLED, orphaned(dependency, state))
 
-    def bury(self, kept: Kept, reason: str, run: int = 0) -> None:
-        self.finish(kept, Move.DIED, State.DEAD, reason, run)
+    def bury(self, job_row: JobRow, reason: str, run: int = 0) -> None:
+        self.finish(job_row, Move.DIED, State.DEAD, reason, run)
 
     def crash(
-        self, kept: Kept, session: int, run: int, *, suspect: bool = True, blamed: bool = False
+        self,
+        job_row: JobRow,
+        session: int,
+        run: int,
+        *,
+        suspect: bool = True,
+        together: int = 0,
+        error: Error | None = None,
     ) -> None:
-        """Whoever ran it is gone. Only a crash alone in a child counts against the job itself."""
-        self.end_run(kept, session, run)
-        kept.suspect = int(kept.suspect or suspect or blamed)
-        kept.crashes += blamed
-        if kept.cancel is not None:
-            self.finish(kept, Move.CANCELLED, State.CANCELLED, kept.cancel, run)
-        elif kept.crashes >= kept.max_crashes:
-            self.bury(kept, f"poison: it crashed {kept.crashes} times while running alone", run)
-        elif kept.runs:
-            self.save(kept)
-            self.note(kept.queue, Sign.RUN_ENDED, kept.id, run)
-        else:
-            self.move(kept, Move.CRASHED if suspect or blamed else Move.GIVEN_BACK, State.READY, run)
+        """End a run whose process died with `together` jobs in it (0: its worker). Only alone it counts."""
+        self.end_run(job_row, session, run, crash_end(suspect, together), error)
+        job_row.crashes += together == 1
+        self.after_crash(job_row, suspect, together, run)
 
-    def forget(self, kept: Kept) -> None:
-        """Remove a job that does not run, and tell those that wait for it."""
-        self.remove(kept)
-        self.tell(kept.seq, kept.id, State.NOT_FOUND)
+    def after_crash(self, job_row: JobRow, suspect: bool, together: int, run: int) -> None:
+        if suspect:
+            job_row.suspect = group_after(job_row.suspect, together)
+        next = after_crash(
+            job_row.crashes,
+            job_row.max_crashes,
+            suspect=suspect,
+            cancel=job_row.cancel,
+            other_runs=job_row.runs > 0,
+            deadline=job_row.deadline_at,
+            now=self.now,
+        )
+        self.after_run(job_row, next, run)
 
-    def remove(self, kept: Kept) -> None:
-        """The same without telling anybody: another job takes its place under the same id."""
-        self.db.execute(SQL["stop_waiting"], (kept.seq,))
-        for name in ("delete_job", "delete_body", "delete_end"):
-            self.db.execute(SQL[name], (kept.seq,))
-        if kept.state is State.READY:
-            self.tidy_lane(kept.queue, kept.lane)
-        kept.state = State.NOT_FOUND
-        self.free_key(kept)
+    def forget(self, job_row: JobRow) -> None:
+        """Delete a job that does not run, and notify watchers and dependants."""
+        self.remove(job_row)
+        self.notify(job_row.seq, job_row.id, State.NOT_FOUND)
+
+    def remove(self, job_row: JobRow) -> None:
+        """Delete without notifying: another job takes its place under the same id."""
+        self.db.execute(SQL["stop_waiting"], (job_row.seq,))
+        for name in ("delete_job", "delete_body", "delete_end", "delete_past"):
+            self.db.execute(SQL[name], (job_row.seq,))
+        if job_row.state is State.READY:
+            self.tidy_lane(job_row.queue, job_row.lane)
+        job_row.state = State.NOT_FOUND
+        self.free_key(job_row)
 
     def envelope(self, seq: int) -> bytes:
         row = self.db.execute(SQL["body_of"], (seq,)).fetchone()
         return row[0] if row else b""
 
-    def reprioritise(self, kept: Kept, priority: int) -> None:
+    def reprioritise(self, job_row: JobRow, priority: int) -> None:
         """Only the row is changed: rewriting an envelope of a newer version would lose what is new in it."""
-        was_ready = kept.state is State.READY
+        was_ready = job_row.state is State.READY
         if was_ready:
-            self.db.execute(SQL["leave_line"], (kept.seq,))
-            self.tidy_lane(kept.queue, kept.lane)
-        kept.priority = priority
+            self.db.execute(SQL["leave_line"], (job_row.seq,))
+            self.tidy_lane(job_row.queue, job_row.lane)
+        job_row.priority = priority
         if was_ready:
-            kept.lane = self.lane_of(kept, kept.queue, kept.line)
-            self.ready.setdefault(kept.queue, []).append(kept.class_key())
-        self.save(kept)
-        self.note(kept.queue, Sign.REPRIORITISED, kept.id)
+            job_row.lane = self.lane_of(job_row, job_row.queue, job_row.line)
+            self.ready.setdefault(job_row.queue, []).append(job_row.class_key())
+        self.save(job_row)
+        self.note(job_row.queue, Sign.REPRIORITISED, job_row.id)

@@ -1,12 +1,13 @@
 """The app over gRPC: `dray.v1.TaskQueue`, as proto/dray/v1/dray.proto says.
 
-service.py     the table of methods; who may call them, how often, and errors on their way out
-calling.py     one call, as the methods see it
-methods.py     producers and onlookers: enqueue, look, wait, cancel, delete
-holding.py     workers in other languages: fetch, ack, nack, extend
-watching.py    the stream of events
-messages.py    our own values as messages, and back
-statuses.py    errors as status codes
-upkeep.py      sweeping while no worker does
-dray_pb2.py    made from the .proto by generate.py; dray_pb2.pyi are its types
+dray_pb2          made from the .proto by generate; dray_pb2.pyi are its types
+generate          calls protoc
+messages          our own values as messages, and back
+errors            errors as status codes and trailers
+call_context      one call, as the methods see it
+request_reader    reads requests within bounds
+producer_methods  enqueue, get, wait, cancel, delete, list queues, watch events
+worker_methods    for workers in other languages: fetch, ack, nack, extend
+service           the table of methods; admits and answers calls
+sweeper           sweeps while no Python worker does
 """

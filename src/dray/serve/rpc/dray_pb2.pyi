@@ -53,7 +53,7 @@ NACK_KIND_GIVE_BACK: NackKind
 NACK_KIND_CRASHED: NackKind
 
 class EnqueueRequest(_message.Message):
-    __slots__ = ("task", "queue", "args_json", "kwargs_json", "priority", "delay_seconds", "at", "id", "key", "key_ttl_seconds", "on_duplicate", "once_seconds", "max_retries", "backoff", "timeout_seconds", "ttl_seconds", "result_ttl_seconds", "tags", "group", "description", "headers")
+    __slots__ = ("task", "queue", "args_json", "kwargs_json", "priority", "delay_seconds", "at", "id", "key", "key_ttl_seconds", "on_duplicate", "once_seconds", "max_retries", "backoff", "timeout_seconds", "ttl_seconds", "result_ttl_seconds", "tags", "group", "description", "headers", "deadline_seconds")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class EnqueueRequest(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     task: str
     queue: str
     args_json: str
@@ -103,7 +104,8 @@ class EnqueueRequest(_message.Message):
     group: str
     description: str
     headers: _containers.ScalarMap[str, str]
-    def __init__(self, task: _Optional[str] = ..., queue: _Optional[str] = ..., args_json: _Optional[str] = ..., kwargs_json: _Optional[str] = ..., priority: _Optional[int] = ..., delay_seconds: _Optional[float] = ..., at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., id: _Optional[str] = ..., key: _Optional[str] = ..., key_ttl_seconds: _Optional[float] = ..., on_duplicate: _Optional[_Union[OnDuplicate, str]] = ..., once_seconds: _Optional[float] = ..., max_retries: _Optional[int] = ..., backoff: _Optional[str] = ..., timeout_seconds: _Optional[float] = ..., ttl_seconds: _Optional[float] = ..., result_ttl_seconds: _Optional[float] = ..., tags: _Optional[_Iterable[str]] = ..., group: _Optional[str] = ..., description: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    deadline_seconds: float
+    def __init__(self, task: _Optional[str] = ..., queue: _Optional[str] = ..., args_json: _Optional[str] = ..., kwargs_json: _Optional[str] = ..., priority: _Optional[int] = ..., delay_seconds: _Optional[float] = ..., at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., id: _Optional[str] = ..., key: _Optional[str] = ..., key_ttl_seconds: _Optional[float] = ..., on_duplicate: _Optional[_Union[OnDuplicate, str]] = ..., once_seconds: _Optional[float] = ..., max_retries: _Optional[int] = ..., backoff: _Optional[str] = ..., timeout_seconds: _Optional[float] = ..., ttl_seconds: _Optional[float] = ..., result_ttl_seconds: _Optional[float] = ..., tags: _Optional[_Iterable[str]] = ..., group: _Optional[str] = ..., description: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
 
 class EnqueueResponse(_message.Message):
     __slots__ = ("id", "status", "duplicate")
@@ -158,12 +160,14 @@ class DeleteResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("id", "reason")
+    __slots__ = ("id", "reason", "force")
     ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     reason: str
-    def __init__(self, id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    force: bool
+    def __init__(self, id: _Optional[str] = ..., reason: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class CancelResponse(_message.Message):
     __slots__ = ("cancelled",)
@@ -186,7 +190,7 @@ class WaitResultRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., wait: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "task", "queue", "priority", "status", "attempt", "args_json", "kwargs_json", "created_at", "due_at", "expires_at", "started_at", "finished_at", "result_json", "error", "reason", "progress", "worker", "runs", "failures", "crashes", "max_retries", "timeout_seconds", "key", "group", "tags", "description", "waits_for", "parent", "cancelling")
+    __slots__ = ("id", "task", "queue", "priority", "status", "attempt", "args_json", "kwargs_json", "created_at", "due_at", "expires_at", "started_at", "finished_at", "result_json", "error", "reason", "progress", "worker", "runs", "failures", "crashes", "max_retries", "timeout_seconds", "key", "group", "tags", "description", "waits_for", "parent", "cancelling", "run_history", "deadline")
     ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +221,8 @@ class Job(_message.Message):
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     CANCELLING_FIELD_NUMBER: _ClassVar[int]
+    RUN_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
     id: str
     task: str
     queue: str
@@ -247,7 +253,25 @@ class Job(_message.Message):
     waits_for: _containers.RepeatedScalarFieldContainer[str]
     parent: str
     cancelling: bool
-    def __init__(self, id: _Optional[str] = ..., task: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., status: _Optional[_Union[State, str]] = ..., attempt: _Optional[int] = ..., args_json: _Optional[str] = ..., kwargs_json: _Optional[str] = ..., created_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., crashes: _Optional[int] = ..., max_retries: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., key: _Optional[str] = ..., group: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., waits_for: _Optional[_Iterable[str]] = ..., parent: _Optional[str] = ..., cancelling: bool = ...) -> None: ...
+    run_history: _containers.RepeatedCompositeFieldContainer[Run]
+    deadline: _timestamp_pb2.Timestamp
+    def __init__(self, id: _Optional[str] = ..., task: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., status: _Optional[_Union[State, str]] = ..., attempt: _Optional[int] = ..., args_json: _Optional[str] = ..., kwargs_json: _Optional[str] = ..., created_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., crashes: _Optional[int] = ..., max_retries: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., key: _Optional[str] = ..., group: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., waits_for: _Optional[_Iterable[str]] = ..., parent: _Optional[str] = ..., cancelling: bool = ..., run_history: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Run(_message.Message):
+    __slots__ = ("number", "outcome", "started_at", "ended_at", "worker", "error")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    outcome: str
+    started_at: _timestamp_pb2.Timestamp
+    ended_at: _timestamp_pb2.Timestamp
+    worker: str
+    error: str
+    def __init__(self, number: _Optional[int] = ..., outcome: _Optional[str] = ..., started_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., worker: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("type", "message", "traceback")
@@ -260,14 +284,16 @@ class Error(_message.Message):
     def __init__(self, type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("done", "total", "note")
+    __slots__ = ("done", "total", "note", "data_json")
     DONE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    DATA_JSON_FIELD_NUMBER: _ClassVar[int]
     done: float
     total: float
     note: str
-    def __init__(self, done: _Optional[float] = ..., total: _Optional[float] = ..., note: _Optional[str] = ...) -> None: ...
+    data_json: str
+    def __init__(self, done: _Optional[float] = ..., total: _Optional[float] = ..., note: _Optional[str] = ..., data_json: _Optional[str] = ...) -> None: ...
 
 class FetchAndHoldRequest(_message.Message):
     __slots__ = ("queues", "limit", "lease", "tasks", "wait")

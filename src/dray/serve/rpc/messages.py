@@ -1,4 +1,4 @@
-"""Our own values as messages of `dray.v1`, and back."""
+"""Converts our values to messages of `dray.v1`, and back."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import msgspec
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from dray.admin.external import HeldJob
 from dray.broker.verbs import Entry, QueueInfo
-from dray.codec import to_json
+from dray.codec.payload import to_json
 from dray.errors import EncodeError
-from dray.external import HeldJob
 from dray.info import JobInfo, moment, plain
-from dray.job import Error, Progress
-from dray.serve.models import JobIn
-from dray.serve.refusals import Refused
+from dray.job import Error, Progress, check_progress_data
+from dray.options import CALL_OPTIONS
+from dray.serve.errors import Refused
+from dray.serve.models import CallIn, JobIn
 from dray.serve.rpc import dray_pb2 as pb
 
 T = TypeVar("T")
@@ -28,11 +29,19 @@ _ON_DUPLICATE: Final[Mapping[int, Any]] = {
     pb.ON_DUPLICATE_RAISE: "raise",
     pb.ON_DUPLICATE_REPLACE: "replace",
 }
+OPTION_FIELDS: Final[Mapping[str, Any]] = {
+    name: fields[field]
+    for fields in [pb.EnqueueRequest.DESCRIPTOR.fields_by_name]
+    for name in CALL_OPTIONS
+    for field in (name, f"{name}_seconds", f"max_{name}")
+    if field in fields
+}
+"""Options of a call and the descriptors of the fields that hold them; durability has none."""
 _write = msgspec.json.Encoder().encode
 
 
 def state(name: str) -> pb.State:
-    """A state by its name; what has none in the .proto is unspecified."""
+    """A state by its name; one that the .proto does not know is unspecified."""
     try:
         return cast(pb.State, pb.State.Value(f"STATE_{name.upper()}"))
     except ValueError:
@@ -48,7 +57,7 @@ def stamp(when: datetime | None) -> Timestamp | None:
 
 
 def given(message: Message, field: str) -> Any:
-    """The value of an optional field; None if it was not said."""
+    """The value of an optional field; None if it was not given."""
     return getattr(message, field) if message.HasField(field) else None
 
 
@@ -56,7 +65,7 @@ def given(message: Message, field: str) -> Any:
 
 
 def read_json(field: str, text: str, kind: type[T], default: T) -> T:
-    """The value of a JSON text; nothing at all means the default."""
+    """The value of a JSON text; an empty text means the default."""
     if not text:
         return default
     try:
@@ -65,33 +74,33 @@ def read_json(field: str, text: str, kind: type[T], default: T) -> T:
         raise Refused(422, f"invalid_{field}", f"{field}: {error}", field) from None
 
 
-def job_in(request: pb.EnqueueRequest) -> JobIn:
-    """A job to enqueue, its values still to be checked."""
-    if request.on_duplicate not in _ON_DUPLICATE:
-        raise Refused(422, "invalid_on_duplicate", "a value of OnDuplicate is allowed", "on_duplicate")
+def job_in(request: pb.EnqueueRequest) -> CallIn:
+    """A job to enqueue; its values are checked later, as those of an HTTP request."""
+    options = {name: _read_option(request, field) for name, field in OPTION_FIELDS.items()}
     return JobIn(
         task=request.task,
         args=read_json("args_json", request.args_json, list[Any], []),
         kwargs=read_json("kwargs_json", request.kwargs_json, dict[str, Any], {}),
-        queue=request.queue or None,
-        priority=given(request, "priority"),
-        delay=given(request, "delay_seconds"),
-        at=_read_time(request),
-        key=request.key or None,
-        key_ttl=given(request, "key_ttl_seconds"),
-        on_duplicate=_ON_DUPLICATE[request.on_duplicate],
-        once=given(request, "once_seconds"),
-        id=request.id or None,
-        retries=given(request, "max_retries"),
-        backoff=request.backoff or None,
-        timeout=given(request, "timeout_seconds"),
-        ttl=given(request, "ttl_seconds"),
-        result_ttl=given(request, "result_ttl_seconds"),
-        group=request.group or None,
-        tags=list(request.tags),
-        description=request.description or None,
-        headers=dict(request.headers) or None,
+        **options,
     )
+
+
+def _read_option(request: pb.EnqueueRequest, field: Any) -> Any:
+    """The value of one option; None if it was not given. Without `optional`, an empty value is not given."""
+    if field.name == "at":
+        return _read_time(request)
+    value = getattr(request, field.name)
+    if field.name == "on_duplicate":
+        if value not in _ON_DUPLICATE:
+            raise Refused(422, "invalid_on_duplicate", "a value of OnDuplicate is allowed", "on_duplicate")
+        return _ON_DUPLICATE[value]
+    if field.name == "headers":
+        return dict(value) or None
+    if field.name == "tags":
+        return list(value) or None
+    if field.has_presence:
+        return value if request.HasField(field.name) else None
+    return value or None
 
 
 def _read_time(request: pb.EnqueueRequest) -> datetime | None:
@@ -113,8 +122,9 @@ def read_error(message: pb.NackRequest) -> Error | None:
 def read_progress(message: pb.ExtendRequest) -> Progress | None:
     if not message.HasField("progress"):
         return None
-    said = message.progress
-    return Progress(said.done, given(said, "total"), said.note)
+    progress = message.progress
+    data = check_progress_data(read_json("data_json", progress.data_json, dict, {}))
+    return Progress(progress.done, given(progress, "total"), progress.note, data)
 
 
 # out
@@ -126,20 +136,21 @@ def job_out(info: JobInfo, result: object) -> pb.Job:
         id=info.id,
         task=info.task,
         queue=info.queue,
-        priority=info.priority,
+        priority=_whole(info.priority),
         status=state(info.status),
-        attempt=info.attempt,
+        attempt=_whole(info.attempt),
         created_at=stamp(info.created_at),
         due_at=stamp(info.due_at),
         expires_at=stamp(info.expires_at),
+        deadline=stamp(info.deadline),
         started_at=stamp(info.started_at),
         finished_at=stamp(info.finished_at),
         reason=info.reason or "",
         worker=info.worker or "",
-        runs=info.runs,
-        failures=info.failures,
-        crashes=info.crashes,
-        max_retries=info.retries,
+        runs=_whole(info.runs),
+        failures=_whole(info.failures),
+        crashes=_whole(info.crashes),
+        max_retries=_whole(info.retries),
         key=info.key or "",
         group=info.group or "",
         tags=info.tags,
@@ -154,6 +165,11 @@ def job_out(info: JobInfo, result: object) -> pb.Job:
     return message
 
 
+def _whole(number: int) -> int:
+    """The nearest number that the message can hold; a store may hold any."""
+    return min(max(number, 0), 2**32 - 1)
+
+
 def _add_parts(message: pb.Job, info: JobInfo) -> None:
     if info.args is not None and info.kwargs is not None:
         message.args_json, message.kwargs_json = _text(info.args), _text(info.kwargs)
@@ -164,11 +180,25 @@ def _add_parts(message: pb.Job, info: JobInfo) -> None:
         message.error.CopyFrom(pb.Error(type=error.type, message=error.message, traceback=error.traceback))
     if info.progress is not None:
         done = info.progress
-        message.progress.CopyFrom(pb.Progress(done=done.done, total=done.total, note=done.note))
+        data = _text(done.data) if done.data else ""
+        message.progress.CopyFrom(
+            pb.Progress(done=done.done, total=done.total, note=done.note, data_json=data)
+        )
+    message.run_history.extend(
+        pb.Run(
+            number=run.number,
+            outcome=run.outcome,
+            started_at=stamp(run.started_at),
+            ended_at=stamp(run.ended_at),
+            worker=run.worker or "",
+            error=run.error,
+        )
+        for run in info.run_history
+    )
 
 
 def _text(value: object) -> str:
-    """For onlookers: what JSON cannot carry is said in other words."""
+    """JSON for people: values that it cannot hold are described."""
     return _write(plain(value)).decode()
 
 
@@ -191,7 +221,7 @@ def held_out(job: HeldJob) -> pb.HeldJob:
         headers=job.headers,
     )
     try:
-        # For workers: what JSON cannot carry unchanged must not reach them changed.
+        # For workers: values that JSON cannot hold unchanged are sent as the payload instead.
         message.args_json = to_json(job.args).decode() if job.args is not None else ""
         message.kwargs_json = to_json(job.kwargs).decode() if job.kwargs is not None else ""
     except EncodeError:

@@ -1,4 +1,4 @@
-"""Sweeping while no worker does: leases of workers in other languages must run out there too."""
+"""Sweeps while no Python worker does, so that leases of workers in other languages run out too."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from collections.abc import Callable
 
 from dray.app import App
 from dray.errors import BrokerError, DrayError
-from dray.worker.duties import Duties, Sweep
-from dray.worker.lifeline import Lifeline
-from dray.worker.stats import Books
+from dray.worker.duties.duties import Duties, Sweep
+from dray.worker.retrying_broker import RetryingBroker
+from dray.worker.supervisor.statistics import WorkerStatistics
 
 log = logging.getLogger("dray.serve")
 
 
-class Upkeep:
-    """The server's part in the duties: it stands in, and makes way for any worker."""
+class ServerSweeper:
+    """Leads and sweeps only while no worker leads, and makes way for any worker."""
 
     def __init__(self, app: App, answers: Callable[[bool], None]) -> None:
+        """`answers` is called every second with whether the broker answers."""
         self._app, self._answers = app, answers
-        """Told whether the broker answers, every second."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -38,16 +38,16 @@ class Upkeep:
     async def _run(self) -> None:
         settings = self._app.settings
         try:
-            line = await Lifeline.open(self._app.connect, settings.lease / 1000)
-        except DrayError as error:  # not away, but wrong: nothing will work before somebody mends it
+            line = await RetryingBroker.open(self._app.connect, settings.lease / 1000)
+        except DrayError as error:  # a mistake, not an outage: waiting does not help
             log.error("the broker cannot be used: %s", error)
             return
         name = f"server-{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(3)}"
-        books = Books(name)
+        statistics = WorkerStatistics(name)
         duties = Duties(
             line,
             name,
-            [Sweep(settings.sweep_interval, books.happened)],
+            [Sweep(settings.sweep_interval, statistics.count_event)],
             lease=settings.lease,
             interval=settings.sweep_interval,
             stands_in=True,
@@ -58,7 +58,7 @@ class Upkeep:
                 self._answers(line.answers.is_set())
                 await asyncio.sleep(1)
                 with contextlib.suppress(BrokerError, OSError):  # the line has logged it
-                    await books.tell(line)
+                    await statistics.write(line)
         finally:
             sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""For workers in other languages: fetch, ack, nack, extend. All rules are those of `app.external`."""
+"""Methods for workers in other languages: fetch, ack, nack, extend. The rules are those of `app.external`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 from typing import Any, Final
 
+from dray.admin.external import FETCH_MAX, HeldJob, Nack
 from dray.errors import DrayError, InvalidInput
-from dray.external import FETCH_MAX, HeldJob, Nack
 from dray.job import check_word
 from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc import messages
-from dray.serve.rpc.calling import Calling
-from dray.serve.rpc.methods import seen
+from dray.serve.rpc.call_context import GrpcCall
 
 BYTES_MAX: Final = 3 * 1024 * 1024
-"""Arguments in one answer; clients accept 4 MiB unless they are told otherwise."""
+"""Bytes of arguments in one answer; clients accept 4 MiB by default."""
 _KINDS: Final[dict[int, Nack]] = {
     pb.NACK_KIND_UNSPECIFIED: "retry",
     pb.NACK_KIND_RETRY: "retry",
@@ -25,22 +24,22 @@ _KINDS: Final[dict[int, Nack]] = {
 }
 
 
-async def fetch_and_hold(calling: Calling, request: pb.FetchAndHoldRequest) -> pb.FetchAndHoldResponse:
-    """Who goes away before the answer leaves holds nothing; one that is lost on its way is for the lease."""
-    fetching = asyncio.ensure_future(_fetch(calling, request))
+async def fetch_and_hold(call: GrpcCall, request: pb.FetchAndHoldRequest) -> pb.FetchAndHoldResponse:
+    """A caller that goes away before the answer is sent holds nothing; later, the lease runs out."""
+    fetching = asyncio.ensure_future(_fetch(call, request))
     answered = False
     try:
-        held = await calling.unless_leaving(asyncio.shield(fetching)) or []
+        held = await call.unless_stopping(asyncio.shield(fetching)) or []
         answer = pb.FetchAndHoldResponse(jobs=[messages.held_out(job) for job in held])
         answered = fetching.done()
     finally:
         if not answered:
-            calling.shared.afterwards(_give_back(calling, fetching))
+            call.state.run_in_background(_give_back(call, fetching))
     return answer
 
 
-async def _fetch(calling: Calling, request: pb.FetchAndHoldRequest) -> list[HeldJob]:
-    caller, tasks = calling.caller, list(request.tasks)
+async def _fetch(call: GrpcCall, request: pb.FetchAndHoldRequest) -> list[HeldJob]:
+    caller, tasks = call.caller, list(request.tasks)
     for queue in request.queues:
         caller.need(queue=queue)
     for task in tasks:
@@ -51,37 +50,37 @@ async def _fetch(calling: Calling, request: pb.FetchAndHoldRequest) -> list[Held
         raise InvalidInput("wait", request.wait, "seconds from 0 are allowed")
     if request.limit > FETCH_MAX:
         raise InvalidInput("limit", request.limit, f"1 to {FETCH_MAX} is allowed")
-    return await calling.app.external.afetch(
+    return await call.app.external.afetch(
         list(request.queues),
         limit=request.limit or 1,
         lease=messages.given(request, "lease"),
         tasks=tasks or None,
-        wait=calling.patience(request.wait) or 0,
+        wait=call.time_to_wait(request.wait) or 0,
         max_bytes=BYTES_MAX,
     )
 
 
-async def _give_back(calling: Calling, fetching: asyncio.Future[list[HeldJob]]) -> None:
-    """The call ended before its fetch did, or with what it had fetched."""
+async def _give_back(call: GrpcCall, fetching: asyncio.Future[list[HeldJob]]) -> None:
+    """Release what was fetched for a call that has ended without its answer."""
     fetching.cancel()
     await asyncio.wait((fetching,))
     if not fetching.cancelled() and fetching.exception() is None and (held := fetching.result()):
         with contextlib.suppress(DrayError):  # then the lease runs out
-            await calling.app.external.arelease(held[0].id, held[0].token)
+            await call.app.external.arelease(held[0].id, held[0].token)
 
 
-async def ack(calling: Calling, request: pb.AckRequest) -> pb.SettleResponse:
-    await _check(calling, request.id)
+async def ack(call: GrpcCall, request: pb.AckRequest) -> pb.SettleResponse:
+    await _check(call, request.id)
     result: Any = messages.read_json("result_json", request.result_json, object, None)
-    done = await calling.app.external.aack(request.id, request.token, result, codec="json")
+    done = await call.app.external.aack(request.id, request.token, result, codec="json")
     return pb.SettleResponse(status=messages.state(done))
 
 
-async def nack(calling: Calling, request: pb.NackRequest) -> pb.SettleResponse:
-    await _check(calling, request.id)
+async def nack(call: GrpcCall, request: pb.NackRequest) -> pb.SettleResponse:
+    await _check(call, request.id)
     if request.kind not in _KINDS:
         raise InvalidInput("kind", request.kind, "a value of NackKind is allowed")
-    done = await calling.app.external.anack(
+    done = await call.app.external.anack(
         request.id,
         request.token,
         how=_KINDS[request.kind],
@@ -91,9 +90,9 @@ async def nack(calling: Calling, request: pb.NackRequest) -> pb.SettleResponse:
     return pb.SettleResponse(status=messages.state(done))
 
 
-async def extend(calling: Calling, request: pb.ExtendRequest) -> pb.ExtendResponse:
-    await _check(calling, request.id)
-    done = await calling.app.external.aextend(
+async def extend(call: GrpcCall, request: pb.ExtendRequest) -> pb.ExtendResponse:
+    await _check(call, request.id)
+    done = await call.app.external.aextend(
         request.id,
         request.token,
         lease=messages.given(request, "lease"),
@@ -102,8 +101,8 @@ async def extend(calling: Calling, request: pb.ExtendRequest) -> pb.ExtendRespon
     return pb.ExtendResponse(lease_until=messages.stamp(done.lease_until), cancelling=done.cancelling)
 
 
-async def _check(calling: Calling, id: str) -> None:
-    """A key with limits has no say over other jobs, whatever token it got hold of."""
+async def _check(call: GrpcCall, id: str) -> None:
+    """A key with limits may not touch other jobs, even with a valid token."""
     check_word("id", id)
-    if calling.caller.limited:
-        await seen(calling, id)
+    if call.caller.limited:
+        await call.find_job(id)

@@ -1,7 +1,7 @@
-"""One behaviour for every broker, told as tests.
+"""The conformance suite: tests that every broker must pass.
 
-A broker is dray's when these pass. They are written to be read: each module is a theme, each test name a
-sentence about what users can rely on. To hold a broker to them, write a test module of a few lines:
+Each module is a theme, each test name a sentence about what users can rely on. To run it against a broker,
+write a test module of a few lines:
 
     from dray.testing.conformance import *
 
@@ -15,23 +15,36 @@ sentence about what users can rely on. To hold a broker to them, write a test mo
 
         return Opener(open, blocking=blocking)
 
-The fixture `open_broker` is the whole seam: an async factory `(namespace="dray", retention=None) -> Broker`.
+The fixture `open_broker` is all it needs: an async factory `(namespace="dray", retention=None) -> Broker`.
 Every test gets a fresh store; all brokers opened within one test are on that same store, each a broker
 object of its own where the backend allows it (one stands for the producer, others for workers). With
 `blocking=True` the tests run without an event loop. After every test each broker must pass its own `audit`.
 
-Time is passed to the verbs (`now=`), so nothing sleeps, except in `waking`, which is about sleeping.
+The tests pass the time to the verbs (`now=`), so nothing sleeps except in `waking`.
 
-    accepting     what `put` accepts and answers       bounds        bounded queues and overflow
-    duplicates    ids, keys, once, replace             pausing       queues and tasks on hold
-    taking        order, fairness, filters, runs       dependencies  waiting for jobs, orphans
-    settling      outcomes, and who may report them    speculation   a second run of a slow job
-    sessions      leases, crashes, poison              edits, bulk   changes by hand
-    timing        delays and expiry                    reading       get, find, queues, retention
-    limits        rates and slots                      documents     compare-and-set, put(when=)
-    feed          events                               waking        wait and watch
-    upkeep        sweep                                nonsense      wrong values
-    namespaces    apart for good                       ticks         one job per tick, and the clock
+    bench          the clock, workers and shorthands of the tests
+    accepting      replies of `put`
+    duplicates     ids, keys, once, replace
+    taking         order, fairness, filters, runs
+    settling       outcomes, and which session may report them
+    sessions       leases, crashes, poison
+    timing         delays and expiry
+    deadlines      jobs that are not finished in time
+    limits         rates and slots
+    bounds         bounded queues and overflow
+    pausing        paused queues and tasks
+    dependencies   waiting for jobs, orphans
+    edits bulk     changes by hand
+    speculation    a second run of a slow job
+    reading        get, find, queues, retention
+    documents      compare-and-set, put(when=)
+    ticks          one job per tick of a schedule, and the clock
+    feed           events
+    waking         wait and watch
+    upkeep         sweep
+    nonsense       refused values
+    namespaces     separate namespaces
+    runs           past runs; forced cancels
 """
 
 try:
@@ -48,6 +61,7 @@ THEMES = (
     "settling",
     "sessions",
     "timing",
+    "deadlines",
     "limits",
     "bounds",
     "pausing",
@@ -63,6 +77,7 @@ THEMES = (
     "upkeep",
     "nonsense",
     "namespaces",
+    "runs",
 )
 
 # Before the first import of a theme, or its failed assertions would not show their values.
@@ -72,6 +87,7 @@ from dray.testing.conformance.accepting import TestAccepting  # noqa: E402
 from dray.testing.conformance.bench import Bench, OpenBroker, Opener  # noqa: E402
 from dray.testing.conformance.bounds import TestBounds  # noqa: E402
 from dray.testing.conformance.bulk import TestBulkEdits  # noqa: E402
+from dray.testing.conformance.deadlines import TestDeadlines, TestRunsPastTheirDeadline  # noqa: E402
 from dray.testing.conformance.dependencies import TestOrphans, TestWaitingForJobs  # noqa: E402
 from dray.testing.conformance.documents import TestDocuments, TestPuttingWithADocument  # noqa: E402
 from dray.testing.conformance.duplicates import TestDuplicates, TestReplacing  # noqa: E402
@@ -81,7 +97,12 @@ from dray.testing.conformance.limits import TestMaxRunning, TestRates  # noqa: E
 from dray.testing.conformance.namespaces import TestNamespaces  # noqa: E402
 from dray.testing.conformance.nonsense import TestNonsense  # noqa: E402
 from dray.testing.conformance.pausing import TestPausing  # noqa: E402
-from dray.testing.conformance.reading import TestQueues, TestReading, TestRetention  # noqa: E402
+from dray.testing.conformance.reading import (  # noqa: E402
+    TestNewestFirst,
+    TestQueues,
+    TestReading,
+    TestRetention,
+)
 from dray.testing.conformance.sessions import TestCrashes, TestSessions  # noqa: E402
 from dray.testing.conformance.settling import TestFencing, TestOutcomes  # noqa: E402
 from dray.testing.conformance.speculation import TestSpeculation  # noqa: E402
@@ -100,6 +121,7 @@ __all__ = [
     "TestBulkEdits",
     "TestClock",
     "TestCrashes",
+    "TestDeadlines",
     "TestDelays",
     "TestDocuments",
     "TestDuplicates",
@@ -111,6 +133,7 @@ __all__ = [
     "TestFilters",
     "TestMaxRunning",
     "TestNamespaces",
+    "TestNewestFirst",
     "TestNonsense",
     "TestOrder",
     "TestOrphans",
@@ -123,6 +146,7 @@ __all__ = [
     "TestReplacing",
     "TestRetention",
     "TestRuns",
+    "TestRunsPastTheirDeadline",
     "TestSessions",
     "TestSpeculation",
     "TestTicks",

@@ -1,4 +1,4 @@
-"""The bench a test works at: a clock that moves only when told, workers, and shorthand for reading.
+"""The bench a test works at: a clock that the test moves, workers, and shorthand for reading.
 
 Every test is a coroutine that never needs an event loop of its own: `Bench.run` plays it with `asyncio.run`,
 or, for a broker opened with `blocking=True`, to its end without any loop.
@@ -25,10 +25,10 @@ from dray.broker.verbs import (
     Heard,
     Ids,
     JobAction,
+    ProgressReport,
     Query,
     QueueInfo,
     Ref,
-    Report,
     Scope,
     ScopeAction,
     Swept,
@@ -176,12 +176,14 @@ class Bench:
     async def sweep(self, limit: int = 1000, *, lapse: bool = True) -> Swept:
         return await self.broker.sweep(limit, lapse=lapse, now=self.clock.now)
 
-    async def find(self, query: Query, limit: int = 100) -> list[str]:
+    async def find(self, query: Query, limit: int = 100, *, newest: bool = False) -> list[str]:
         """The ids of all pages."""
         ids: list[str] = []
         cursor = None
         while True:
-            page = await self.broker.find(query, cursor=cursor, limit=limit, now=self.clock.now)
+            page = await self.broker.find(
+                query, cursor=cursor, limit=limit, newest=newest, now=self.clock.now
+            )
             ids += [record.id for record in page.records]
             cursor = page.cursor
             if cursor is None:
@@ -214,7 +216,7 @@ class Worker:
         self.session = session
         self.request = 0
 
-    async def beat(self, *progress: Report, lease: int = LEASE) -> Heard:
+    async def beat(self, *progress: ProgressReport, lease: int = LEASE) -> Heard:
         [heard] = await self.broker.renew([Beat(self.session, lease, progress)], now=self.clock.now)
         return heard
 
@@ -250,9 +252,19 @@ class Worker:
         result: bytes | None = None,
         error: Error | None = None,
         reason: str | None = None,
+        together: int = 1,
     ) -> Settled:
         id, number = (run.job.id, run.run) if isinstance(run, Taken) else run
-        outcome = Outcome(id=id, run=number, kind=kind, at=at, result=result, error=error, reason=reason)
+        outcome = Outcome(
+            id=id,
+            run=number,
+            kind=kind,
+            at=at,
+            result=result,
+            error=error,
+            reason=reason,
+            together=together,
+        )
         [settled] = await self.broker.settle(self.session, [outcome], now=self.clock.now)
         return settled
 

@@ -1,4 +1,4 @@
-"""The feed: what happened, in order, for whoever reads along."""
+"""The feed: what happened, in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dray.broker.verbs import (
     Entry,
     Event,
     Pause,
-    Report,
+    ProgressReport,
     Reprioritise,
     Reschedule,
     Resume,
@@ -36,7 +36,7 @@ class TestFeed(Theme):
         await bench.put(job())
         ann = await bench.worker(lease=HOUR)
         taken = await ann.take_one()
-        await ann.beat(Report("job", 1, Progress(1)))
+        await ann.beat(ProgressReport("job", 1, Progress(1)))
         await ann.retry(taken, at=bench.clock.after(SECOND))
         bench.clock.advance(SECOND)
         await ann.give_back(await ann.take_one())
@@ -180,8 +180,68 @@ class TestFeed(Theme):
         assert feed.entries[0].number > start["default"] + 1
         assert (await bench.broker.events(feed.cursor, limit=1)).gaps == ()
 
+    async def test_what_happened_to_an_empty_queue_is_dropped_and_its_readers_get_a_gap(
+        self, bench: Bench
+    ) -> None:
+        await bench.put(job("a"), job("b", queue="busy"))
+        await bench.edit("a", Delete())
+        read = (await bench.broker.events({})).cursor
+        behind = {"default": read["default"] - 1, "busy": read["busy"]}
+        bench.clock.advance(9 * MINUTE)
+        await bench.sweep()
+        assert {entry.queue for entry in (await bench.broker.events({})).entries} == {"default", "busy"}
+        bench.clock.advance(2 * MINUTE)
+        await bench.sweep()
+        assert {entry.queue for entry in (await bench.broker.events({})).entries} == {"busy"}
+        assert set((await bench.broker.events(None)).cursor) == {"busy"}
+        for cursor in (read, behind):
+            feed = await bench.broker.events(cursor)
+            assert (feed.entries, feed.gaps, feed.cursor) == ([], (), cursor)
+        await bench.put(job("c"))
+        for cursor in (read, behind):
+            feed = await bench.broker.events(cursor)
+            assert [event.id for entry in feed.entries for event in entry.events] == ["c"]
+            assert feed.gaps == ("default",)
+            assert (await bench.broker.events(feed.cursor)).gaps == ()
+
+    async def test_a_queue_that_was_forgotten_comes_back_with_all_its_promises(self, bench: Bench) -> None:
+        ann = await bench.worker(lease=MINUTE)
+        await bench.put(job("a", key="k"))
+        late = await ann.take_one()
+        bench.clock.advance(2 * MINUTE)
+        await bench.sweep()  # its lease is over
+        await bench.edit("a", Delete())
+        old = (await bench.broker.events({})).cursor
+        for _ in range(3):
+            bench.clock.advance(3 * HOUR)
+            await bench.sweep()
+        assert await bench.broker.queues(now=bench.clock.now) == []
+        await bench.put(job("a", key="k"))
+        feed = await bench.broker.events(old)
+        assert (feed.gaps, [entry.number > old["default"] for entry in feed.entries]) == (
+            ("default",),
+            [True],
+        )
+        bob = await bench.worker("bob")
+        again = await bob.take_one()
+        assert (await ann.succeed(late)).verdict == "refused"
+        assert (await bob.succeed(again)).verdict == "accepted"
+        assert [info.name for info in await bench.broker.queues(now=bench.clock.now)] == ["default"]
+
+    async def test_settings_of_an_empty_queue_stay(self, bench: Bench) -> None:
+        await bench.edit(Scope("default"), Pause(by="ann"))
+        await bench.edit(Scope("default"), SetLimits(max_running=3))
+        for _ in range(3):
+            bench.clock.advance(24 * HOUR)
+            await bench.sweep()
+        [info] = await bench.broker.queues(now=bench.clock.now)
+        assert info.paused is not None
+        assert (info.paused.by, info.limits.max_running) == ("ann", 3)
+        await bench.put(job())
+        assert await (await bench.worker()).take() == []
+
     async def test_a_cursor_ahead_of_the_feed_is_a_gap_too(self, bench: Bench) -> None:
-        """The store was lost and began anew: whoever read the old one must read anew as well."""
+        """The store was lost and began anew: readers of the old one must read anew as well."""
         await bench.put(job("a"))
         feed = await bench.broker.events({"default": 1_000})
         assert feed.gaps == ("default",)

@@ -18,14 +18,15 @@ from dray.broker.verbs import (
     Ids,
     Interest,
     Pause,
+    ProgressReport,
     Query,
-    Report,
     Reprioritise,
     Reschedule,
     Resume,
     Retry,
     Scope,
     SetLimits,
+    Speculate,
 )
 from dray.errors import InvalidInput
 from dray.job import Outcome, OutcomeKind, Progress
@@ -58,6 +59,8 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("due", {"due": 1.5}),
     ("due", {"due": 1 << 60}),
     ("ttl", {"ttl": 0}),
+    ("deadline", {"deadline": 0}),
+    ("deadline", {"deadline": "1h"}),
     ("key", {"key": ""}),
     ("key_ttl", {"key": "k", "key_ttl": 0}),
     ("key_ttl", {"key_ttl": 1}),
@@ -162,7 +165,7 @@ CALLS: list[tuple[str, Call]] = [
     ("session", renew(session="line\nbreak")),
     ("lease", renew("ann", 0)),
     ("lease", renew("ann", 1.5)),
-    ("progress", renew("ann", LEASE, Report("held", 1, Progress("half")))),  # type: ignore[arg-type]
+    ("progress", renew("ann", LEASE, ProgressReport("held", 1, Progress("half")))),  # type: ignore[arg-type]
     ("session", loose(lambda broker: broker.release(""))),
     ("limit", loose(lambda broker: broker.sweep(0))),
     ("limit", loose(lambda broker: broker.sweep("all"))),
@@ -180,6 +183,7 @@ CALLS: list[tuple[str, Call]] = [
     ("due", edit(KNOWN, Reschedule(-1))),
     ("due", edit(KNOWN, Reschedule(None))),  # type: ignore[arg-type]
     ("priority", edit(KNOWN, Reprioritise(10))),
+    ("run", edit(KNOWN, Speculate(0))),
     ("reason", edit(KNOWN, Cancel("x" * 5000))),
     ("reason", edit(KNOWN, Cancel(None))),  # type: ignore[arg-type]
     ("queue", edit(Scope("a b"), Pause())),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Limits, Pause, Query, Scope, SetLimits
+from dray.broker.verbs import Delete, Limits, Pause, Query, Scope, SetLimits
 from dray.errors import InvalidInput
 from dray.job import Error, OutcomeKind, State
 from dray.policy import Retention
@@ -86,6 +86,64 @@ class TestReading(Theme):
         page = await bench.broker.find(Query(), now=bench.clock.now)
         ids = [record.id for record in page.records]
         assert await bench.broker.get(ids, now=bench.clock.now) == page.records
+
+
+class TestNewestFirst(Theme):
+    async def test_the_job_that_arrived_last_comes_first_whatever_its_state_and_queue(
+        self, bench: Bench
+    ) -> None:
+        await bench.put(*jobs(3), job("b", queue="b"))
+        await bench.put(job("s", due=bench.clock.after(HOUR)), job("a", queue="a"))
+        ann = await bench.worker()
+        await ann.succeed(await ann.take_one())
+        await ann.settle(await ann.take_one(), OutcomeKind.DEAD)
+        expected = ["a", "s", "b", "job-0002", "job-0001", "job-0000"]
+        for limit in (1, 2, 100):
+            assert await bench.find(Query(), limit, newest=True) == expected
+        assert await bench.find(Query(queue="default"), newest=True) == expected[1:2] + expected[3:]
+        assert await bench.find(Query(state=State.READY), newest=True) == ["a", "b", "job-0002"]
+        assert await bench.find(Query(state=State.DEAD), newest=True) == ["job-0001"]
+        assert await bench.find(Query(state=State.SUCCEEDED, queue="a"), newest=True) == []
+        assert await bench.find(Query(state=State.NOT_FOUND), newest=True) == []
+
+    async def test_a_cursor_stays_good_while_jobs_move_come_and_go(self, bench: Bench) -> None:
+        await bench.put(*jobs(10))
+        page = await bench.broker.find(Query(), limit=4, newest=True, now=bench.clock.now)
+        assert [record.id for record in page.records] == [f"job-{n:04}" for n in (9, 8, 7, 6)]
+        ann = await bench.worker()
+        for taken in await ann.take(3):
+            await ann.succeed(taken)
+        await bench.edit("job-0006", Delete())
+        await bench.put(job("new"))
+        rest = await bench.broker.find(
+            Query(), cursor=page.cursor, limit=100, newest=True, now=bench.clock.now
+        )
+        assert [record.id for record in rest.records] == [f"job-{n:04}" for n in range(5, -1, -1)]
+
+    async def test_jobs_since_a_time(self, bench: Bench) -> None:
+        await bench.put(*jobs(3))
+        since = bench.clock.after(MINUTE)
+        bench.clock.advance(MINUTE)
+        await bench.put(*jobs(2, "later"))
+        for newest in (True, False):
+            found = await bench.find(Query(since=since), newest=newest)
+            assert sorted(found) == ["later-0000", "later-0001"]
+            assert await bench.find(Query(since=since + 1), newest=newest) == []
+        assert len(await bench.find(Query(since=since - MINUTE, state=State.READY), newest=True)) == 5
+        edited = await bench.edit(Query(since=since), Delete())
+        assert sorted(edited.changed) == ["later-0000", "later-0001"]
+
+    async def test_a_rare_match_among_many_arrivals_is_found_by_going_on(self, bench: Bench) -> None:
+        await bench.put(job("rare", tags=("x",), parent="p"), *jobs(300))
+        assert await bench.find(Query(tag="x"), 2, newest=True) == ["rare"]
+        assert await bench.find(Query(parent="p"), 2, newest=True) == ["rare"]
+
+    @pytest.mark.parametrize("cursor", ["", "nonsense", "s", "f1", "x12", "f1:x", "0:default:1", "-1"])
+    async def test_a_cursor_that_no_page_by_arrival_returned_is_refused(
+        self, bench: Bench, cursor: str
+    ) -> None:
+        with pytest.raises(InvalidInput, match="cursor"):
+            await bench.broker.find(Query(), cursor=cursor, newest=True, now=bench.clock.now)
 
 
 class TestQueues(Theme):

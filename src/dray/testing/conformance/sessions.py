@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from dray.broker.verbs import Beat, Cancel, Report
-from dray.errors import SessionLost
-from dray.job import Error, OutcomeKind, Progress, State
+from dray.broker.verbs import Beat, Cancel, ProgressReport
+from dray.errors import InvalidInput, SessionLost
+from dray.job import GROUP_MAX, Error, OutcomeKind, Progress, State
 from dray.testing.conformance.bench import LEASE, Bench, Theme, Worker, job, jobs
 
 
@@ -40,7 +42,7 @@ class TestSessions(Theme):
         swept = await bench.sweep()
         assert (swept.lapsed, swept.freed) == (1, 2)
         record = await bench.record("job-0000")
-        assert (record.state, record.runs, record.suspect) == (State.READY, (), True)
+        assert (record.state, record.runs, record.suspect) == (State.READY, (), GROUP_MAX)
         assert (record.failures, record.crashes, record.attempt) == (0, 0, 0)
         bob = await bench.worker("bob")
         assert await bob.take_ids(5) == ["job-0000", "job-0001", "job-0002"]
@@ -121,10 +123,10 @@ class TestSessions(Theme):
         await bench.put(job())
         ann = await bench.worker()
         taken = await ann.take_one()
-        await ann.beat(Report("job", taken.run, Progress(3, 10, "rows")))
+        await ann.beat(ProgressReport("job", taken.run, Progress(3, 10, "rows")))
         [run] = (await bench.record("job")).runs
         assert run.progress == Progress(3, 10, "rows")
-        await ann.beat(Report("job", taken.run, Progress(4)))
+        await ann.beat(ProgressReport("job", taken.run, Progress(4)))
         [run] = (await bench.record("job")).runs
         assert run.progress == Progress(4)
 
@@ -134,11 +136,11 @@ class TestSessions(Theme):
         await ann.take_one()
         before = await bench.everything()
         await bob.beat(
-            Report("job-0000", 1, Progress(1)),
-            Report("job-0001", 1, Progress(1)),
-            Report("nobody", 1, Progress(1)),
+            ProgressReport("job-0000", 1, Progress(1)),
+            ProgressReport("job-0001", 1, Progress(1)),
+            ProgressReport("nobody", 1, Progress(1)),
         )
-        await ann.beat(Report("job-0000", 2, Progress(1)))
+        await ann.beat(ProgressReport("job-0000", 2, Progress(1)))
         assert await bench.everything() == before
 
     async def test_a_beat_tells_which_runs_should_stop_until_they_are_settled(self, bench: Bench) -> None:
@@ -161,9 +163,9 @@ class TestCrashes(Theme):
         assert await ann.leave() == 2
         taken = await bob.take(5)
         assert [(one.job.id, one.run, one.suspect) for one in taken] == [
-            ("job-0000", 2, True),
-            ("job-0001", 2, True),
-            ("job-0002", 1, False),
+            ("job-0000", 2, GROUP_MAX),
+            ("job-0001", 2, GROUP_MAX),
+            ("job-0002", 1, 0),
         ]
 
     async def test_a_worker_that_ended_in_good_order_casts_no_suspicion(self, bench: Bench) -> None:
@@ -172,7 +174,7 @@ class TestCrashes(Theme):
         await ann.take_one()
         await ann.leave(suspect=False)
         record = await bench.record("job")
-        assert (record.state, record.suspect, record.failures) == (State.READY, False, 0)
+        assert (record.state, record.suspect, record.failures) == (State.READY, 0, 0)
 
     async def test_a_released_session_is_gone(self, bench: Bench) -> None:
         ann = await bench.worker()
@@ -205,8 +207,8 @@ class TestCrashes(Theme):
         [guilty, _] = await ann.take(2)
         await ann.leave((guilty.job.id, guilty.run))
         first, second = await bench.record("job-0000"), await bench.record("job-0001")
-        assert (first.crashes, first.suspect) == (1, True)
-        assert (second.crashes, second.suspect) == (0, True)
+        assert (first.crashes, first.suspect) == (1, 1)
+        assert (second.crashes, second.suspect) == (0, GROUP_MAX)
 
     async def test_blame_for_a_run_that_is_not_held_is_ignored(self, bench: Bench) -> None:
         await bench.put(*jobs(2))
@@ -236,12 +238,50 @@ class TestCrashes(Theme):
         killed = Error("Crashed", "signal 9")
         await ann.settle(await ann.take_one(), OutcomeKind.CRASHED, error=killed)
         taken = await ann.take_one()
-        assert (taken.crashes, taken.suspect, taken.attempt) == (1, True, 1)
+        assert (taken.crashes, taken.suspect, taken.attempt) == (1, 1, 1)
         settled = await ann.settle(taken, OutcomeKind.CRASHED, error=killed)
         record = await bench.record("job")
         assert settled.state == record.state == State.DEAD
         assert str(record.reason).startswith("poison")
         assert record.error == killed
+
+    async def test_a_crash_in_company_does_not_count_and_halves_the_group(self, bench: Bench) -> None:
+        await bench.put(job(max_crashes=1))
+        ann = await bench.worker()
+        for run, (together, group) in enumerate([(200, 100), (100, 50), (7, 4), (4, 2), (3, 2), (2, 1)], 1):
+            taken = await ann.take_one()
+            settled = await ann.settle(taken, OutcomeKind.CRASHED, together=together)
+            assert settled.state == State.READY
+            record = await bench.record("job")
+            assert (record.run, record.crashes, record.failures, record.suspect) == (run, 0, 0, group)
+        taken = await ann.take_one()
+        assert (taken.suspect, taken.crashes, taken.attempt) == (1, 0, 1)
+        assert (await ann.settle(taken, OutcomeKind.CRASHED)).state == State.DEAD
+
+    async def test_a_group_never_grows_again(self, bench: Bench) -> None:
+        await bench.put(job(retries=2))
+        ann, bob = await bench.worker("ann"), await bench.worker("bob")
+        await ann.settle(await ann.take_one(), OutcomeKind.CRASHED, together=10)
+        await ann.settle(await ann.take_one(), OutcomeKind.CRASHED, together=500)
+        assert (await bench.record("job")).suspect == 5
+        await ann.take_one()
+        await ann.leave()
+        assert (await bench.record("job")).suspect == 5
+        await bob.give_back(await bob.take_one())
+        await bob.retry(await bob.take_one())
+        await bob.take_one()
+        bench.clock.advance(LEASE)
+        await bench.sweep()
+        assert (await bench.record("job")).suspect == 5
+
+    @pytest.mark.parametrize("together", [0, -1, 1.5, "2"])
+    async def test_a_crash_without_a_number_of_jobs_is_refused(self, bench: Bench, together: Any) -> None:
+        await bench.put(job())
+        ann = await bench.worker()
+        taken = await ann.take_one()
+        with pytest.raises(InvalidInput, match="together"):
+            await ann.settle(taken, OutcomeKind.CRASHED, together=together)
+        assert await bench.state("job") == State.RUNNING
 
     async def test_a_job_asked_to_stop_is_cancelled_when_its_worker_dies(self, bench: Bench) -> None:
         await bench.put(*jobs(2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Cancel, Delete, Report, Retry
+from dray.broker.verbs import Cancel, Delete, ProgressReport, Retry
 from dray.job import Error, Outcome, OutcomeKind, Progress, State, Verdict
 from dray.testing.conformance.bench import LEASE, MINUTE, Bench, Theme, Worker, job, jobs
 
@@ -72,6 +72,17 @@ class TestOutcomes(Theme):
         record = await bench.record("job")
         assert (record.reason, record.error) == ("rejected: no such user", BOOM)
         assert await ann.take() == []
+
+    async def test_the_failure_that_ends_a_job_counts_and_a_replay_begins_anew(self, bench: Bench) -> None:
+        await bench.put(job())
+        ann = await bench.worker()
+        await ann.retry(await ann.take_one())
+        await ann.kill(await ann.take_one())
+        record = await bench.record("job")
+        assert (record.failures, record.attempt, record.run) == (2, 2, 2)
+        await bench.edit("job", Retry())
+        assert (await bench.record("job")).failures == 0
+        assert (await ann.take_one()).attempt == 1
 
     async def test_a_dead_job_always_has_a_reason(self, bench: Bench) -> None:
         await bench.put(job())
@@ -193,7 +204,7 @@ class TestFencing(Theme):
         before = await bench.everything()
         settled = await ann.settle(stale, kind, result=b"stale")
         assert (settled.verdict, settled.state) == (Verdict.REFUSED, State.RUNNING)
-        await ann.beat(Report("job", stale.run, Progress(1, 2, "stale")))
+        await ann.beat(ProgressReport("job", stale.run, Progress(1, 2, "stale")))
         assert await bench.everything() == before
         assert (await bob.succeed(valid)).verdict == Verdict.ACCEPTED
         assert (await ann.settle(stale, kind)).verdict == Verdict.REFUSED

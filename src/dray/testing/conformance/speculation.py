@@ -63,6 +63,15 @@ class TestSpeculation(Theme):
         assert len(await bob.take(5)) == 1
         assert await cat.take(5) == []
 
+    async def test_an_offer_for_a_run_that_is_not_the_newest_any_more_is_refused(self, bench: Bench) -> None:
+        ann, first, bob, _ = await two_runs(bench)
+        await bench.broker.release(ann.session, suspect=False, now=bench.clock.now)
+        edited = await bench.edit("job", Speculate(first.run))
+        assert edited.refused == (("job", "its newest run is 2"),)
+        assert (await bench.edit("job", Speculate(2))).changed == ("job",)
+        assert (await (await bench.worker("cat")).take_one()).run == 3
+        assert (await bob.beat()).lost == ()
+
     async def test_only_a_running_job_marked_for_it_can_be_offered(self, bench: Bench) -> None:
         await bench.put(job("plain"), job("ready", speculate=True, priority=9))
         ann = await bench.worker()

@@ -1,4 +1,4 @@
-"""Schedules: one job per tick, whoever makes it, however late, and whatever became of the job meanwhile."""
+"""Schedules: one job per tick, on any number of schedulers, however late, whatever became of the job."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from typing import Final
 
 from dray.broker.verbs import Broker, Cancel, Doc, DocWrite, Query
-from dray.cron import Every
 from dray.job import Job, State
 from dray.policy import Retention
-from dray.schedule import KIND, Schedule, Step, decode, encode, step, tick_id
+from dray.schedules.cron import Every
+from dray.schedules.schedule import KIND, Schedule, Step, decode, encode, step, tick_id
 from dray.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench, Theme
 
 NAME: Final = "report"

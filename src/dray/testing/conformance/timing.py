@@ -1,4 +1,4 @@
-"""Delays, and jobs that expire before anybody starts them."""
+"""Delays, and jobs that expire before they are started."""
 
 from __future__ import annotations
 

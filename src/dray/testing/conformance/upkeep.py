@@ -41,6 +41,8 @@ class TestUpkeep(Theme):
         steps = await sweep_all(bench, 2)
         assert max(step.lapsed for step in steps) <= 2
         assert sum(step.freed for step in steps) == 5
+        held_by = {name: freed for step in steps for name, freed in step.freed_by.items()}
+        assert held_by == {f"w{n}": 1 for n in range(5)}
         assert len(await bench.find(Query(state=State.READY))) == 5
 
     async def test_a_session_with_a_heap_of_jobs_is_freed_in_bounded_steps(self, bench: Bench) -> None:

@@ -96,8 +96,25 @@ class TestWaitingForWork(RealTime):
 
     async def test_work_that_is_there_is_told_at_once(self, bench: Bench) -> None:
         await bench.put(job())
-        assert await bench.broker.wait(WORK, PATIENCE) == Wake(work=True)
-        assert await bench.broker.wait(WORK, 0) == Wake(work=True)
+        assert await bench.broker.wait(WORK, PATIENCE) == Wake(work=True, queues=("default",))
+        assert await bench.broker.wait(WORK, 0) == Wake(work=True, queues=("default",))
+
+    async def test_a_wake_names_the_queues_with_work(self, bench: Bench) -> None:
+        queues = tuple(f"q{number}" for number in range(20))
+        answer = await asleep(bench, Interest(queues=queues))
+        await bench.put(job("a", queue="q7"))
+        assert (await answer()).queues == ("q7",)
+        await bench.put(job("b", queue="q15"), job("elsewhere", queue="z"))
+        for timeout in (PATIENCE, 0):
+            wake = await bench.broker.wait(Interest(queues=queues), timeout)
+            assert wake == Wake(work=True, queues=("q7", "q15"))
+
+    async def test_the_names_of_queues_are_told_as_soon_as_they_hold_a_job(self, bench: Bench) -> None:
+        assert not {"a", "b"} & set(await bench.broker.queue_names())
+        await bench.put(job("a", queue="a"), job("b", queue="b"))
+        names = await bench.broker.queue_names()
+        assert {"a", "b"} <= set(names)
+        assert len(names) == len(set(names))
 
     async def test_a_put_wakes_who_sleeps(self, bench: Bench) -> None:
         answer = await asleep(bench, Interest(queues=("other", "default")))
@@ -164,7 +181,7 @@ class TestWaitingForWork(RealTime):
         await ann.take_one()
         answer = await asleep(bench, Interest(queues=("default",), session="bob"))
         await bench.edit("job", Speculate())
-        assert await answer() == Wake(work=True)
+        assert await answer() == Wake(work=True, queues=("default",))
         assert await no_news(ann.broker, Interest(queues=("default",), session="ann"))
         assert await bob.take_ids() == ["job"]
 
@@ -305,7 +322,7 @@ class TestWatching(RealTime):
         await bench.edit("job-0001", Cancel())
         await ann.succeed(first)
         wake = await bench.broker.wait(Interest(queues=("default",), session="ann", watcher="me"), PATIENCE)
-        assert wake == Wake(work=True, told=True, finished=("job-0000",))
+        assert wake == Wake(work=True, told=True, finished=("job-0000",), queues=("default",))
 
     async def test_a_thousand_jobs_are_watched_by_one_waiter(self, bench: Bench) -> None:
         many = jobs(1000)

@@ -1,6 +1,6 @@
-"""Write down the schedules that an app's code declares, and end: `python -m dray.worker.declare`.
+"""Writes the schedules that an app's code declares, and ends: `python -m dray.worker.duties.declare`.
 
-For a worker without executors: its supervisor runs no user code, so somebody else must import the app.
+For a worker without executors: its supervisor runs no user code, so another process must import the app.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import msgspec
 
 from dray.errors import BrokerAway, DrayError
 from dray.loading import load_app
+from dray.retry_pauses import RetryPauses
 from dray.worker import logs
 from dray.worker.config import DeclareConfig
-from dray.worker.guard import die_with
-from dray.worker.lifeline import Pauses
+from dray.worker.process import die_with
+from dray.worker.retrying_broker import FIRST_PAUSE, LONGEST_PAUSE
 
 log = logging.getLogger("dray.worker")
 
 
 def declare(config: DeclareConfig) -> int:
-    """Import the app and reconcile, however long the broker is away; the exit code."""
+    """Import the app and write its schedules, however long the broker is away; the exit code."""
     try:
         app = load_app(config.app, Path(config.folder))
         app.use(msgspec.structs.replace(app.loaded, settings=config.settings))
-        pauses = Pauses()
+        pauses = RetryPauses(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             try:
                 app.reconcile_schedules(started=config.started)
@@ -42,7 +43,7 @@ def declare(config: DeclareConfig) -> int:
 def main() -> int:
     config = DeclareConfig.from_environ()
     die_with(config.parent)
-    logs.set_up(config.settings.log_level, config.settings.log_format)
+    logs.set_up(config.settings)
     return declare(config)
 
 

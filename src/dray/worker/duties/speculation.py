@@ -1,13 +1,13 @@
 """The duty that gives slow jobs a second run.
 
 A job of a task marked `speculate=True` that runs for more than three times the task's 95th percentile, and
-for at least a second, is offered to another session; of both runs the first to complete counts, which is the
-broker's business, as is stopping the other. Here it is decided who gets one, and the outcome is counted.
+for at least a second, is offered to another session. The broker lets the first run to complete count, and
+stops the other. This duty chooses the jobs, and counts the outcomes.
 
-The budget: each run of a task earns a twentieth of a second run, and no more than a hundred are saved up. So
-there are never more second runs than 5 % of the runs. What is owed and under way stands in a document per
-task, which is written with compare-and-set before an offer is made: whoever takes over the duty goes on from
-there, and two who do it at once do not spend the same credit twice.
+The budget: each run of a task earns a twentieth of a second run, up to a hundred. So there are never more
+second runs than 5 % of the runs. A document per task holds the credit and the offers. It is written with
+compare-and-set before an offer is made: the next leader goes on from there, and two leaders at once do not
+spend the same credit twice.
 """
 
 from __future__ import annotations
@@ -16,24 +16,30 @@ from typing import Final
 
 from dray.broker.verbs import PAGE_MAX, Broker, Ids, Query, Speculate
 from dray.job import Record, State
-from dray.stats import SecondRuns, Tallies, read_second_runs, read_tallies, together, write_second_runs
-from dray.worker.lifeline import Lifeline
+from dray.stats.tallies import (
+    SecondRuns,
+    Tallies,
+    read_second_runs,
+    read_totals,
+    write_second_runs,
+)
+from dray.worker.retrying_broker import RetryingBroker
 
 FACTOR: Final = 3.0
 PERCENTILE: Final = 95.0
 LEAST: Final = 1.0
-"""Seconds that a job runs alone at least."""
+"""Seconds before a job may get a second run."""
 SAMPLES: Final = 20
-"""How many runs must have been measured before anything is called slow."""
+"""Measured runs of a task that are needed before a job of it counts as slow."""
 SHARE: Final = 0.05
 SAVED_MOST: Final = 100.0
 STATS_EVERY: Final = 5.0
-"""Seconds between two readings of the statistics."""
+"""Seconds between two reads of the statistics."""
 LOOK_EVERY: Final = 1.0
 PAGES: Final = 5
-"""How many pages of running jobs one step looks at."""
+"""Pages of running jobs that one step reads."""
 SHARE_OF_TIME: Final = 0.1
-"""How much of its time the duty may spend looking."""
+"""The share of its time that the duty may spend reading."""
 
 
 class Speculation:
@@ -41,22 +47,22 @@ class Speculation:
 
     def __init__(self) -> None:
         self._tasks: Tallies = {}
-        """Those whose jobs may get a second run."""
+        """The tasks whose jobs may get a second run."""
         self._read_at: float | None = None
         self._cursor: str | None = None
         self._made: dict[str, str] = {}
-        """Offers that were made, by job: its task."""
+        """Offers that this process has made: job → task."""
 
-    async def step(self, line: Lifeline) -> float:
-        began = line.monotonic()
+    async def step(self, retrying: RetryingBroker) -> float:
+        began = retrying.monotonic()
         if self._read_at is None or began - self._read_at >= STATS_EVERY:
-            tallies = await line.ask(_read)
+            tallies = await retrying.ask(read_totals)
             self._tasks = {task: tally for task, tally in tallies.items() if tally.speculate}
             self._read_at = began
         if not self._tasks:
             return STATS_EVERY
-        await line.ask(self._look)
-        return max(LOOK_EVERY, (line.monotonic() - began) / SHARE_OF_TIME)
+        await retrying.ask(self._look)
+        return max(LOOK_EVERY, (retrying.monotonic() - began) / SHARE_OF_TIME)
 
     async def _look(self, broker: Broker) -> None:
         known = await read_second_runs(broker)
@@ -67,18 +73,19 @@ class Speculation:
             changed = earn(second, tally.runs) or changed
             chosen = choose(second, slow.get(task, []))
             if (changed or chosen) and not await write_second_runs(broker, task, second, version):
-                continue  # somebody else does this too, and was quicker
-            # Whoever wrote down the others may have died before they were offered.
-            unsure = [id for id in second.offered if id not in self._made]
-            if unsure:
-                await broker.edit(Ids(tuple(unsure)), Speculate())
-                self._made.update(dict.fromkeys(unsure, task))
+                continue  # another worker was faster
+            # The worker that wrote the other offers may have died before it made them.
+            unsure = {id: run for id, (run, _) in second.offered.items() if id not in self._made}
+            for run in dict.fromkeys(unsure.values()):
+                ids = [id for id, of in unsure.items() if of == run]
+                await broker.edit(Ids(tuple(ids)), Speculate(run))
+                self._made.update(dict.fromkeys(ids, task))
             over = [id for id, of in self._made.items() if of == task and id not in second.offered]
             for id in over:
                 del self._made[id]
 
     async def _slow(self, broker: Broker) -> dict[str, list[Record]]:
-        """Jobs that run for too long, the slowest first; of a long list, a stretch at a time."""
+        """Slow jobs by task, the slowest first; of many running jobs, a few pages in each step."""
         limits = {
             task: max(LEAST, FACTOR * tally.took.percentile(PERCENTILE)) * 1000
             for task, tally in self._tasks.items()
@@ -105,17 +112,12 @@ class Speculation:
         }
 
 
-async def _read(broker: Broker) -> Tallies:
-    workers, past, _ = await read_tallies(broker)
-    return together([past.tasks, *(told.tasks for told in workers.values())])
-
-
 def _is_alone(record: Record) -> bool:
     return record.job.speculate and record.cancel is None and len(record.runs) == 1
 
 
 def earn(second: SecondRuns, runs: int) -> bool:
-    """Add the credit for the runs since the last time; whether there were any."""
+    """Add the credit for the runs since the last time; True if there were any."""
     if runs == second.runs:
         return False
     second.credit = min(SAVED_MOST, second.credit + SHARE * max(0, runs - second.runs))
@@ -124,7 +126,7 @@ def earn(second: SecondRuns, runs: int) -> bool:
 
 
 def choose(second: SecondRuns, slow: list[Record]) -> list[Record]:
-    """Write down who gets a second run, as far as the credit goes."""
+    """Note the jobs that get a second run, as far as the credit goes."""
     chosen = [one for one in slow if one.id not in second.offered and one.id not in second.begun]
     del chosen[int(second.credit) :]
     for record in chosen:
@@ -134,7 +136,7 @@ def choose(second: SecondRuns, slow: list[Record]) -> list[Record]:
 
 
 async def _follow_up(broker: Broker, second: SecondRuns) -> bool:
-    """See what became of the offers made before; whether anything did."""
+    """Count the outcomes of earlier offers; True if there were any."""
     ids = [*second.offered, *second.begun]
     if not ids:
         return False
@@ -146,7 +148,8 @@ async def _follow_up(broker: Broker, second: SecondRuns) -> bool:
 
 def _has_begun(second: SecondRuns, id: str, record: Record | None) -> bool:
     run, failures = second.offered[id]
-    if record is not None and record.run > run and record.failures == failures:
+    died = record is not None and record.state is State.DEAD  # its last failure counts as well
+    if record is not None and record.run > run and record.failures - died <= failures:
         del second.offered[id]
         second.begun[id] = run + 1
         second.launched += 1
@@ -154,9 +157,9 @@ def _has_begun(second: SecondRuns, id: str, record: Record | None) -> bool:
     if record is not None and record.run == run and record.state is State.RUNNING:
         return False
     del second.offered[id]
-    # One that is not kept any more may have been taken: it counts as if it had been.
+    # A job that is not kept any more may have been taken: it counts as if it had been.
     if record is not None and record.run == run and record.state.finished:
-        second.credit += 1  # it ended before anybody took it: that cost nothing
+        second.credit += 1  # it ended before the offer was taken: that cost nothing
     return True
 
 

@@ -1,7 +1,7 @@
-"""Waits on the broker for whoever is busy with other things: for work, and for word about a session.
+"""Waits on the broker beside the executor's loop: for work, and for news of its session.
 
-One wait at a time, started by `aim`. What it hears is handed on, and the next wait begins when its owner has
-dealt with that and aims again: so a wait never looks at news that somebody is about to fetch.
+There is one wait at a time, started by `aim`. Its result is passed on, and the next wait begins when the loop
+has dealt with it and aims again: so a wait never sees news that the loop is about to fetch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from typing import Any, Final
 
 from dray.broker.verbs import Broker, Filter, Interest, Wake
 from dray.errors import BrokerError
+from dray.retry_pauses import RetryPauses
 
 log = logging.getLogger("dray.worker")
 
-LONGEST: Final = 20.0
-"""Seconds that one wait may take; then its owner looks for itself."""
+LONGEST_WAIT: Final = 20.0
+"""Seconds that one wait may take; then the loop asks the broker itself."""
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between waits while the broker is away."""
 
 
 class Listener:
@@ -33,13 +37,15 @@ class Listener:
         self._heard, self._random = heard, random
         self._loop = asyncio.get_running_loop()
         self._aim: tuple[str, bool] | None = None
-        """What the wait that is under way is for: word for which session, and whether for work too."""
+        """The current wait: for news of this session, and for work if true."""
         self._wait: asyncio.Task[None] | None = None
         self._old: dict[asyncio.Task[None], None] = {}
-        self._failures = 0
+        self._pause = 0.0
+        """Seconds to sleep before the next wait, after one that failed."""
+        self._pauses = RetryPauses(FIRST_PAUSE, LONGEST_PAUSE, random=random)
 
     def aim(self, session: str, work: bool) -> None:
-        """From now on listen for this."""
+        """Wait for news of a session, and for work if `work`."""
         aim = self._aim
         if aim is not None and aim[1] is work and aim[0] == session:
             return
@@ -47,29 +53,38 @@ class Listener:
         self._aim = (session, work)
         self._wait = self._loop.create_task(self._listen(session, work))
 
+    def serve(self, queues: tuple[str, ...]) -> None:
+        """Wait for work in these queues from now on."""
+        if queues == self._queues:
+            return
+        self._queues = queues
+        if self._aim is not None and self._aim[1]:
+            session, work = self._aim
+            self._drop()
+            self.aim(session, work)
+
     async def _listen(self, session: str, work: bool) -> None:
-        if self._failures:
-            await asyncio.sleep(min(0.05 * 2**self._failures, 2.0) * (0.5 + self._random() / 2))
+        if self._pause:
+            await asyncio.sleep(self._pause)
         interest = Interest(queues=self._queues if work else (), filter=self._filter, session=session)
         heard: Wake | Exception
         try:
-            heard = await self._broker.wait(interest, LONGEST * (0.75 + self._random() / 4))
-            self._failures = 0
+            heard = await self._broker.wait(interest, LONGEST_WAIT * (0.75 + self._random() / 4))
+            self._pause = 0.0
+            self._pauses.reset()
         except (BrokerError, OSError) as error:
-            self._failures = min(self._failures + 1, 10)
-            heard = error
+            self._pause, heard = self._pauses.next(), error
         except Exception as error:
-            # Whatever it is, an executor that does not listen any more would never take a job again.
+            # Go on after any error: an executor that stops listening would never take a job again.
             log.exception("waiting on the broker failed")
-            self._failures = min(self._failures + 1, 10)
-            heard = error
+            self._pause, heard = self._pauses.next(), error
         self._aim = self._wait = None
         self._heard(heard)
 
     def _drop(self) -> None:
         if self._wait is not None:
             self._wait.cancel()
-            # Kept until it is done: a wait lets go of its place at the broker in its last steps.
+            # Kept until it is done: a wait frees its place at the broker in its last steps.
             self._old[self._wait] = None
             self._wait.add_done_callback(self._forget)
             self._aim = self._wait = None
@@ -82,7 +97,7 @@ class Listener:
             )
 
     def close(self) -> Coroutine[Any, Any, None]:
-        """Stop waiting; what it returns waits until the broker has let go."""
+        """Stop waiting; await the result to know that the broker has freed the wait."""
         self._drop()
         return self._closed()
 

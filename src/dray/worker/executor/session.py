@@ -1,24 +1,31 @@
-"""One session at the broker: numbers its takes, repeats what was not answered, keeps what was not accepted.
+"""One session at the broker, and the progress that is sent with its renewals.
 
-A reply that got lost is no problem: the same take is asked again under its number, the same outcomes are sent
-again. So nothing here is given up before it is answered.
+Takes are numbered, and nothing is given up before it is answered: after a lost reply the same take is
+repeated under its number, and the same outcomes are sent again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
-from dray.broker.verbs import Beat, Broker, Filter, Heard, Ref, Report
+from dray.broker.verbs import Beat, Broker, Filter, Heard, ProgressReport, Ref
 from dray.errors import BrokerError, InvalidInput, SessionLost
 from dray.job import Error, Outcome, OutcomeKind, Progress, Settled, Taken
 
-SETTLE_STEP = 1000
+SETTLE_STEP: Final = 1000
+PROGRESS_EVERY: Final = 0.5
+"""Seconds between reports of progress."""
+
 log = logging.getLogger("dray.worker")
 
 
 class SessionOver(Exception):
-    """The session is gone for good; whoever used it goes on under a new name."""
+    """The session is gone for good; the executor opens a new one."""
 
 
 class Session:
@@ -26,12 +33,10 @@ class Session:
         self.name, self.lease = name, lease
         self.epoch = 0
         self.unsent: dict[Ref, Outcome] = {}
-        """What runs came to and the broker has not confirmed; what is just being sent is not here."""
+        """Outcomes that the broker has not confirmed, without those in `sending`."""
         self.sending: dict[Ref, Outcome] = {}
         self.unanswered = 0
-        """How many jobs were asked for in a take that has no answer yet."""
-        self.repeats = False
-        """The take at hand was asked before."""
+        """Jobs asked for in a take that has no answer yet."""
         self._request = 0
         self._broker = broker
 
@@ -40,30 +45,29 @@ class Session:
         self.epoch = heard.epoch
 
     async def renew(self, progress: Iterable[tuple[Ref, Progress]] = ()) -> Heard:
-        """Keep it alive. Raises `SessionOver` if the broker had forgotten it in between."""
-        reports = tuple(Report(id, run, progress) for (id, run), progress in progress)
+        """Renew the lease. Raises `SessionOver` if the broker had forgotten the session in between."""
+        reports = tuple(ProgressReport(id, run, progress) for (id, run), progress in progress)
         (heard,) = await self._broker.renew([Beat(self.name, self.lease, reports)])
         if heard.epoch != self.epoch:
             raise SessionOver
         return heard
 
     async def take(self, queues: Sequence[str], filter: Filter, want: int) -> list[Taken]:
-        if self.unanswered:
-            self.repeats = True
-        else:
+        """Take jobs; a take without an answer is repeated as it was."""
+        if not self.unanswered:
             self._request += 1
-            self.unanswered, self.repeats = want, False
+            self.unanswered = want
         try:
             taken = await self._broker.take(self.name, self._request, queues, filter, self.unanswered)
         except InvalidInput:
-            # Somebody used this name with a higher number: it is not ours alone any more.
+            # Another process used this session's name with a higher number.
             log.exception("take %d of session %s was refused", self._request, self.name)
             raise SessionOver from None
         self.unanswered = 0
         return taken
 
     async def settle(self) -> list[tuple[Outcome, Settled]]:
-        """Send what is unsent; what comes to its end meanwhile is for the next time."""
+        """Send the unsent outcomes; those of runs that end meanwhile are for the next call."""
         self.sending, self.unsent = self.unsent, {}
         try:
             outcomes = list(self.sending.values())
@@ -91,19 +95,76 @@ class Session:
             self.unsent[ref] = outcome
 
     async def _settle_one(self, outcome: Outcome) -> Settled:
-        """One that the broker cannot take must not keep the others from being settled for ever."""
+        """An outcome that the broker cannot store must not hold up the others: its job is dead."""
         try:
             (reply,) = await self._broker.settle(self.name, [outcome])
         except (BrokerError, SessionLost):
             raise
         except Exception as error:
             log.exception("the outcome of %s cannot be settled", outcome.id)
-            told = Error("Unsettled", f"what it came to ({outcome.kind}) could not be stored: {error}"[:500])
-            plain = Outcome(
-                id=outcome.id, run=outcome.run, kind=OutcomeKind.DEAD, error=told, reason=told.message
+            text = f"what it came to ({outcome.kind}) could not be stored: {error}"[:500]
+            dead = Outcome(
+                id=outcome.id,
+                run=outcome.run,
+                kind=OutcomeKind.DEAD,
+                error=Error("Unsettled", text),
+                reason=text,
             )
-            (reply,) = await self._broker.settle(self.name, [plain])
+            (reply,) = await self._broker.settle(self.name, [dead])
         return reply
 
     def holds(self, ref: Ref) -> bool:
         return ref in self.unsent or ref in self.sending
+
+
+class ProgressReports:
+    """Progress on its way to the broker: the last report of each run, sent at most twice a second.
+
+    `add` may be called from any thread; the rest belongs to the event loop.
+    """
+
+    def __init__(self, due: Callable[[], None]) -> None:
+        self._due = due
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._waiting: dict[Ref, Progress] = {}
+        self._armed = False
+        self._sent_at = -math.inf
+
+    def add(self, ref: Ref, progress: Progress) -> None:
+        self._waiting[ref] = progress
+        if self._armed:
+            return
+        self._armed = True
+        if threading.get_ident() == self._thread:
+            self._arm()
+        else:
+            self._loop.call_soon_threadsafe(self._arm)
+
+    def _arm(self) -> None:
+        self._loop.call_at(max(self._loop.time(), self._sent_at + PROGRESS_EVERY), self._due)
+
+    def of(self, refs: Mapping[Ref, object]) -> bool:
+        """True if one of these runs has an unsent report."""
+        return bool(self._waiting) and any(ref in refs for ref in list(self._waiting))
+
+    def fetch(self) -> dict[Ref, Progress]:
+        self._sent_at = self._loop.time()
+        self._armed = False
+        fetched: dict[Ref, Progress] = {}
+        while self._waiting:
+            ref, progress = self._waiting.popitem()
+            fetched[ref] = progress
+        return dict(reversed(fetched.items()))
+
+    def put_back(self, reports: dict[Ref, Progress]) -> None:
+        for ref, progress in reports.items():
+            self._waiting.setdefault(ref, progress)
+
+    def drop(self, refs: Iterable[Ref]) -> None:
+        """Forget the progress of runs that are settled or lost."""
+        if self._waiting:
+            for ref in refs:
+                self._waiting.pop(ref, None)
+
+    def clear(self) -> None:
+        self._waiting.clear()

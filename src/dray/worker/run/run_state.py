@@ -1,4 +1,4 @@
-"""A run while it lives: what a `Context` shows to the task, and what its executor must know to stop it."""
+"""One run while it lives: what its `Context` shows to the task, and what the executor needs to stop it."""
 
 from __future__ import annotations
 
@@ -12,84 +12,96 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dray.errors import InvalidInput
 from dray.job import Outcome, Progress, Taken
-from dray.worker.failure import bounded
 
 if TYPE_CHECKING:
     from dray.app import App
     from dray.broker.verbs import Ref
     from dray.task import Task
-    from dray.worker.accounting import Meter
-    from dray.worker.runners import Runner
-    from dray.worker.threads import Work
+    from dray.worker.run.meter import Meter
+    from dray.worker.run.perform import Runner
+    from dray.worker.run.threads import Work
 
 NOTE_MAX: Final = 1000
 
 
-class Why(StrEnum):
+class StopReason(StrEnum):
     """Why a run was asked to stop. The first reason counts."""
 
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
+    DEADLINE = "deadline"
     LOST = "lost"
-    """The broker gave the job to somebody else, or will: whatever this run comes to is refused."""
+    """The run is not valid at the broker any more: its outcome will be refused."""
     LEAVING = "leaving"
     """The worker stops: the job goes back into line as if it had not been started."""
 
 
-Ended = Callable[["Live", Outcome], None]
-"""Called on the event loop with what a run came to, once."""
+Ended = Callable[["RunState", Outcome], None]
+"""Called once on the event loop with the outcome of a run."""
 
 
 class Interrupted(BaseException):
     """Raised by dray inside a thread whose run must stop now. Let it pass."""
 
 
-class Host(Protocol):
-    """Whoever runs jobs: an executor, or a child process."""
+class RunHost(Protocol):
+    """The process that runs jobs: an executor, or a child process."""
 
     app: App
     state: Any
+    """What the app's lifespan yielded."""
     thread: int
     """The thread of its event loop."""
 
-    def reported(self, live: Live, progress: Progress) -> None: ...
-    def beaten(self, live: Live) -> None: ...
-    def waits(self, live: Live, begins: bool) -> None: ...
+    def reported(self, run: RunState, progress: Progress) -> None: ...
+    def beaten(self, run: RunState) -> None: ...
+    def waits(self, run: RunState, begins: bool) -> None: ...
 
 
-class Live:
-    """One run. Plain attributes with defaults in the class: one is made for every job."""
+class RunState:
+    """One run. Times are by the loop's clock. Defaults are class attributes: one is made for every job."""
 
-    why: Why | None = None
+    stop_reason: StopReason | None = None
     cancelled: bool = False
+    """It was asked to stop, for whatever reason: what `ctx.cancelled` shows."""
     overdue: bool = False
-    """Past its timeout: it may be stopped by force."""
-    starts: int = 0
+    """Past its timeout or deadline, or cancelled and out of patience: it may be stopped by force."""
+    forced: bool = False
+    """Cancelled with `force=True`: no patience."""
+    heeded: bool = False
+    """The task has seen that it should stop, and is trusted to."""
+    failed_starts: int = 0
     """Child processes that ended before they began it."""
     stuck: bool = False
-    """Past all patience."""
+    """It did not stop within the patience."""
     away: bool = False
     """It waits for another job and does not use a slot."""
     ended: Ended | None = None
     handle: asyncio.Task[None] | None = None
     trace: str | None = None
-    """The id of the trace it belongs to, where runs are traced."""
+    """The id of its trace, where runs are traced."""
     work: Work | None = None
-    """What a thread does for it just now."""
+    """The work that a thread does for it now."""
     runner: Runner
-    """Where it runs."""
     meter: Meter | None = None
-    """What measures it, if it is one of those that are measured."""
-    nudged: float = 0.0
-    """When it was last told to stop."""
+    """Set for the sample of runs that are measured."""
+    began: float = 0.0
+    asked: float = 0.0
+    """When it was last asked to stop."""
+    deadline: float = math.inf
+    """The job's deadline."""
+    stop_at: float = math.inf
+    """When its timeout or deadline stops it; once overdue, when the patience ends."""
 
-    def __init__(self, host: Host, task: Task[..., Any], taken: Taken, ref: Ref, timeout: float) -> None:
+    def __init__(self, host: RunHost, task: Task[..., Any], taken: Taken, ref: Ref, timeout: float) -> None:
         self.host, self.task, self.taken, self.ref = host, task, taken, ref
         self.app, self.state = host.app, host.state
         self.timeout = timeout
         """Seconds."""
-        self.deadline = math.inf
-        """By the loop's clock."""
+
+    def restart_timeout(self, now: float) -> None:
+        """The timeout counts from now; the deadline stays."""
+        self.stop_at = min(now + self.timeout, self.deadline)
 
     def report(self, progress: Progress) -> None:
         self.host.reported(self, _checked(progress))
@@ -115,11 +127,24 @@ class Live:
 
 
 def _checked(progress: Progress) -> Progress:
-    """A wrong value is refused in the task that gave it; in the executor nobody could tell whose it was."""
+    """Refuse a wrong value here, in the task that gave it: later its origin is not known."""
     try:
         done = float(progress.done)
         total = None if progress.total is None else float(progress.total)
     except (TypeError, ValueError, OverflowError):
         wrong = (progress.done, progress.total)
         raise InvalidInput("progress", wrong, "numbers are allowed for done and total") from None
-    return Progress(done, total, bounded(str(progress.note), NOTE_MAX))
+    return Progress(done, total, bounded(str(progress.note), NOTE_MAX), progress.data)
+
+
+def bounded(text: str, most: int) -> str:
+    """At most `most` characters, without the middle; what UTF-8 cannot carry is escaped."""
+    if len(text) > most:
+        head = most // 3
+        gap = "\n[…]\n"
+        text = text[:head] + gap + text[len(text) - (most - head - len(gap)) :]
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode(errors="backslashreplace").decode()[:most]
+    return text

@@ -1,13 +1,12 @@
 """Persistent threads for plain functions.
 
-Work lies in one deque that all threads take from. A thread that takes a piece and sees more lying there wakes
-one other, and goes on: so a batch of short jobs is done by one thread without a switch, while a job that
-blocks keeps nobody waiting. Results come back to the event loop in bursts, one call for each.
+All threads take work from one deque. A thread that takes a piece and sees more wakes one other thread: a
+batch of short jobs is done by one thread without a switch, and a job that blocks delays no other. Results
+return to the event loop in bursts, with one call for each burst.
 
-Python cannot stop a thread, but it can raise an exception in one between two of its instructions. That is
-done only to a run that is past its time (`stop`), and never outside the task's own code: for every interrupt
-the thread and the asker go through a gate, where only one of them can be first. A thread that comes second
-waits until the exception is there and takes it away before it goes on.
+Python cannot stop a thread, but can raise an exception in it between two instructions. Only a run past its
+time is interrupted like this (`stop`), and only inside the task's own code: each interrupt has a gate, where
+either the thread or the asker comes first. A thread that comes second waits for the exception and removes it.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from queue import SimpleQueue
 from typing import Any, Final, Literal
 
 from dray.context import CURRENT
-from dray.worker.live import Ended, Interrupted, Live, Why
-from dray.worker.run import Judge, leave_if_forked, perform_here, perform_here_traced
+from dray.worker.run.outcome import Judge
+from dray.worker.run.perform import leave_if_forked, perform_here, perform_here_traced
+from dray.worker.run.run_state import Ended, Interrupted, RunState, StopReason
 
 Gate = Literal["thread", "asker"]
 
@@ -38,17 +38,17 @@ class Work:
     """One piece: `act` is called in a thread, then `done` on the event loop."""
 
     ident: int = 0
-    """The thread that does it, from when it can be interrupted."""
+    """The thread that does it, once it can be interrupted."""
     result: Any = None
     error: BaseException | None = None
     finished: bool = False
     fired: int = 0
-    """How many interrupts were raised so far."""
+    """Interrupts raised so far."""
 
     def __init__(
-        self, live: Live, context: Context, act: Callable[[], Any], done: Callable[[Work], None]
+        self, run: RunState, context: Context, act: Callable[[], Any], done: Callable[[Work], None]
     ) -> None:
-        self.live, self.context, self.act, self.done = live, context, act, done
+        self.run, self.context, self.act, self.done = run, context, act, done
         self.gates: dict[int, Gate] = {}
 
     def do(self, ident: int) -> None:
@@ -57,7 +57,7 @@ class Work:
                 self._act(ident)
                 self._shut(ident)
                 self.finished = True
-            except Interrupted:  # it came between two lines of ours: nothing is lost by doing them again
+            except Interrupted:  # raised between two lines of ours, which may be repeated
                 continue
 
     def _act(self, ident: int) -> None:
@@ -72,7 +72,7 @@ class Work:
             self.error = error
 
     def _shut(self, ident: int) -> None:
-        """From here on no interrupt can come, and none is on its way."""
+        """After this no interrupt can come, and none is pending."""
         number = 0
         while self.gates.setdefault(number, "thread") != "thread":
             while self.fired <= number:
@@ -88,13 +88,13 @@ class Work:
 
 
 def _raise_in(ident: int, error: type[BaseException] | None) -> None:
-    """Make it pending in the thread; None takes a pending one away."""
+    """Make an exception pending in the thread; None removes a pending one."""
     what = ctypes.py_object(error) if error is not None else ctypes.c_void_p()
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), what)
 
 
 class Threads:
-    """As many threads as there is work at the same time; the caller bounds that."""
+    """As many threads as there are pieces of work at a time, which the caller bounds."""
 
     def __init__(self, judge: Judge, *, keep: int = KEEP_IDLE) -> None:
         self._judge, self._keep = judge, keep
@@ -111,19 +111,19 @@ class Threads:
 
     # on the event loop
 
-    def start(self, live: Live, ended: Ended) -> None:
-        act: Callable[[], Any] = partial(self._perform, self._judge, live)
-        if live.meter is not None:
-            act = live.meter.around(act)
-        self._hand_over(Work(live, self._context.copy(), act, partial(self._ended, ended)))
+    def start(self, run: RunState, ended: Ended) -> None:
+        act: Callable[[], Any] = partial(self._perform, self._judge, run)
+        if run.meter is not None:
+            act = run.meter.around(act)
+        self._hand_over(Work(run, self._context.copy(), act, partial(self._ended, ended)))
 
     def _ended(self, ended: Ended, work: Work) -> None:
         if work.error is None:
-            ended(work.live, work.result)
+            ended(work.run, work.result)
         else:
-            ended(work.live, self._judge.failure(work.live, work.error))
+            ended(work.run, self._judge.failure(work.run, work.error))
 
-    async def call(self, live: Live, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def call(self, run: RunState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the task's function in a thread, for a run that is on the loop because of its middleware."""
         future: asyncio.Future[Work] = self._loop.create_future()
 
@@ -132,16 +132,16 @@ class Threads:
                 future.set_result(work)
 
         context = copy_context()
-        context.run(CURRENT.set, live)
-        act: Callable[[], Any] = partial(live.task.function, *args, **kwargs)
-        self._hand_over(Work(live, context, act if live.meter is None else live.meter.around(act), done))
+        context.run(CURRENT.set, run)
+        act: Callable[[], Any] = partial(run.task.function, *args, **kwargs)
+        self._hand_over(Work(run, context, act if run.meter is None else run.meter.around(act), done))
         work = await self._uncancelled(future)
         if work.error is not None:
             raise work.error
         return work.result
 
     async def _uncancelled(self, future: asyncio.Future[Work]) -> Work:
-        """A thread goes on whatever happens to who waits for it, so the run ends only with the thread."""
+        """Wait for the thread through cancellations: the run ends only with its thread."""
         cancelled = False
         while not future.done():
             try:
@@ -153,15 +153,15 @@ class Threads:
         return future.result()
 
     def _hand_over(self, work: Work) -> None:
-        work.live.work = work
+        work.run.work = work
         self._work.append(work)
         if not self._waking:
             self._wake()
 
-    def stop(self, live: Live) -> None:
-        """The task sees `ctx.cancelled`; one that is past its time, or void, is interrupted."""
-        if live.work is not None and (live.overdue or live.why is Why.LOST):
-            live.work.interrupt()
+    def stop(self, run: RunState) -> None:
+        """The task sees `ctx.cancelled`; a run that is overdue or lost is interrupted."""
+        if run.work is not None and (run.overdue or run.stop_reason is StopReason.LOST):
+            run.work.interrupt()
 
     def close(self) -> None:
         """Idle threads end now, busy ones with their work."""
@@ -176,7 +176,7 @@ class Threads:
         done = self._done
         while done:
             work = done.popleft()
-            work.live.work = None
+            work.run.work = None
             work.done(work)
 
     # in any thread
@@ -187,7 +187,7 @@ class Threads:
                 return
             if self._idle:
                 self._idle -= 1
-                self._waking = True  # before the token: whoever gets that takes it back at once
+                self._waking = True  # before the token, whose receiver resets it at once
                 self._tokens.put(True)
                 return
             self._waking = True
@@ -216,8 +216,8 @@ class Threads:
                 continue
             if works and not self._waking:
                 self._wake()
-            if work.live.task is not task:
-                task = work.live.task
+            if work.run.task is not task:
+                task = work.run.task
                 thread.name = f"dray {task.name}"
             work.do(ident)
             leave_if_forked()
@@ -231,12 +231,12 @@ class Threads:
     def _signal(self) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._collect)
-        except RuntimeError:  # the loop is closed: nobody wants to know any more
+        except RuntimeError:  # the loop is closed
             return False
         return True
 
     def _rest(self) -> bool:
-        """Sleep until there may be work; False if the thread is not needed any more."""
+        """Sleep until there may be work; False if the thread should end."""
         with self._lock:
             if self._work:
                 return True

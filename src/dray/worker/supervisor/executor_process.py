@@ -1,4 +1,4 @@
-"""One executor process, seen from outside: started, heard, watched, stopped, killed."""
+"""One executor process as its supervisor sees it: start, messages, signs of life, stop, kill."""
 
 from __future__ import annotations
 
@@ -11,89 +11,129 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Final
 
 import msgspec
 
+from dray.documents.worker_registry import ExecutorInfo
 from dray.job import Outcome
-from dray.roster import ExecutorInfo
-from dray.worker import pulse as clock
+from dray.settings import Settings
+from dray.worker import shared_memory as clock
 from dray.worker.channel import (
     Broken,
     Channel,
-    Counted,
     FromExecutor,
-    Lapsed,
     Message,
     Retiring,
+    RunCounts,
+    SessionLapsed,
     Started,
     Stop,
     Stuck,
 )
-from dray.worker.pulse import Pulse
+from dray.worker.config import DeclareConfig, ExecutorConfig
+from dray.worker.shared_memory import SharedHeartbeat, WorkerRate
 
-LAST_WORDS: Final = 0.5
-"""Seconds to wait for messages of a process that has ended; they are in the socket already."""
+LAST_MESSAGES: Final = 0.5
+"""Seconds to wait for the messages of a process that has ended: they are in the socket already."""
 DUMP_WAIT: Final = 1.0
 STACKS_MAX: Final = 1 << 20
-"""Bytes of stacks after which the file is begun anew."""
+"""Bytes of stacks after which the file is truncated."""
 SILENCE: Final = 2_500_000_000
 """Nanoseconds: an event loop that has not turned for ten beats does not answer."""
 LINGER: Final = 5_000_000_000
 """Nanoseconds that a process may live on after it closed its channel or said that it cannot start."""
 START_PATIENCE: Final = 5
-"""So many stall limits may pass before it has started: importing an app may mean to load a large model."""
+"""Stall limits that may pass before it has started: importing an app may load a large model."""
 CLOSING: Final = 15_000_000_000
-"""Nanoseconds that it may take to end once it runs nothing any more."""
+"""Nanoseconds that an executor without jobs may take to end."""
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """A command line, and the environment it is started in; None: ours."""
+    """A command line and its environment; None: that of the supervisor."""
 
     command: Sequence[str]
     environment: Mapping[str, str] | None = None
     fds: tuple[int, ...] = ()
-    """What it inherits beside channel, pulse and stacks."""
+    """File descriptors it inherits beside channel, heartbeat and stacks."""
 
 
 Plan = Callable[[int, int, int, int], Launch]
-"""How to start an executor, given its number and the file descriptors it inherits: channel, pulse, stacks."""
+"""Makes the `Launch` of an executor from its number and its descriptors: channel, heartbeat, stacks."""
 
 
-class Executor:
-    """One process. Make it with `await Executor.start(...)`; it never starts twice."""
+def plan_executors(
+    app_path: str, settings: Settings, worker: str, *, burst: bool, started: Callable[[], int]
+) -> Plan:
+    """Executors that run the tasks of an app, found from the folder the worker was started in."""
+    folder = str(Path.cwd())
+    pace = None if settings.rate is None else WorkerRate.make(settings.rate)
 
-    def __init__(self, number: int, heard: Callable[[Executor, Message], None]) -> None:
+    def plan(number: int, channel: int, heartbeat: int, stacks: int) -> Launch:
+        config = ExecutorConfig(
+            app=app_path,
+            settings=settings,
+            folder=folder,
+            worker=worker,
+            number=number,
+            started=started(),
+            burst=burst,
+            channel=channel,
+            heartbeat=heartbeat,
+            stacks=stacks,
+            rate=None if pace is None else pace.fd,
+        )
+        shared = () if pace is None else (pace.fd,)
+        return Launch(config.command(), {**os.environ, **config.environ()}, shared)
+
+    return plan
+
+
+def launch_declarer(app_path: str, settings: Settings, started: int) -> Launch:
+    """A process that writes the schedules that an app's code declares, and ends."""
+    config = DeclareConfig(
+        app=app_path, settings=settings, folder=str(Path.cwd()), parent=os.getpid(), started=started
+    )
+    return Launch(config.command(), {**os.environ, **config.environ()})
+
+
+class ExecutorProcess:
+    """One process, made by `await ExecutorProcess.start(...)`; it never starts twice."""
+
+    def __init__(self, number: int, heard: Callable[[ExecutorProcess, Message], None]) -> None:
         self.number = number
         self.pid = 0
         self.born = clock.now()
         self.session: str | None = None
         self.epoch = 0
         self.former: list[str] = []
-        """Sessions it gave up: released once it has surely dropped what they held."""
+        """Sessions that lapsed: released once the executor has surely dropped their jobs."""
         self.tasks: dict[str, tuple[str, int]] = {}
         self.broken: str | None = None
-        self.counted = Counted(0, 0, 0)
+        self.counted = RunCounts(0, 0, 0)
         self.stuck: list[Outcome] = []
         self.stopping = False
-        self.doomed = False
+        self.killing = False
         """It is about to be killed, or was."""
         self.exit_code: int | None = None
         self.started = asyncio.Event()
-        self.vacant = asyncio.Event()
-        """It has ended, or takes no more jobs: its post is to be filled again."""
+        self.leaving = asyncio.Event()
+        """It has ended, or takes no more jobs: its slot needs another one."""
         self.ended = asyncio.Event()
         self._heard = heard
-        self._silent = asyncio.Event()
-        self._silent_since = 0
+        self._closed = asyncio.Event()
+        self._closed_at = 0
         self._channel = Channel(FromExecutor, self._hear, self._close)  # type: ignore[arg-type]
-        self._pulse = Pulse.make()
+        self._heartbeat = SharedHeartbeat.make()
         self._stacks: IO[bytes] = tempfile.TemporaryFile(prefix="dray-stacks-")  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd: int | None = None
 
     @classmethod
-    async def start(cls, number: int, plan: Plan, heard: Callable[[Executor, Message], None]) -> Executor:
+    async def start(
+        cls, number: int, plan: Plan, heard: Callable[[ExecutorProcess, Message], None]
+    ) -> ExecutorProcess:
         executor = cls(number, heard)
         ours, theirs = socket.socketpair()
         try:
@@ -109,10 +149,10 @@ class Executor:
         return executor
 
     def _launch(self, plan: Plan, channel: int) -> None:
-        fds = (channel, self._pulse.fd, self._stacks.fileno())
+        fds = (channel, self._heartbeat.fd, self._stacks.fileno())
         launch = plan(self.number, *fds)
-        # A group of its own: Ctrl-C in a terminal reaches only the supervisor, and whatever a job of it
-        # has started can be killed with it.
+        # A process group of its own: Ctrl-C in a terminal reaches only the supervisor, and processes that
+        # jobs have started are killed with the executor.
         self._process = subprocess.Popen(  # noqa: S603 (our own program)
             list(launch.command),
             env=launch.environment,
@@ -135,7 +175,7 @@ class Executor:
     def _wait_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self._process is not None  # noqa: S101 (for the type checker)
         self._process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._exited)
 
     def _exited(self) -> None:
@@ -145,17 +185,17 @@ class Executor:
             os.close(self._pidfd)
             self._pidfd = None
             seen = None
-            with contextlib.suppress(ChildProcessError):  # whoever reaped it, it has ended
+            with contextlib.suppress(ChildProcessError):  # reaped elsewhere: it has ended
                 seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if seen is not None and (seen.si_code != os.CLD_EXITED or seen.si_status != 0):
-                # Before it is reaped, so that the number is still its own: what its jobs have started
-                # must not go on while they run again elsewhere.
+                # Processes of its jobs must not go on while the jobs run again elsewhere. This is done before
+                # the executor is reaped, while the number of the group is surely its own.
                 self._kill_group()
         self.exit_code = self._process.wait()
-        self.vacant.set()
+        self.leaving.set()
         self.ended.set()
 
-    # what it says
+    # messages from it
 
     def _hear(self, message: Message) -> None:
         match message:
@@ -167,25 +207,25 @@ class Executor:
             case Broken():
                 self.broken = message.reason
             case Retiring():
-                self.vacant.set()
+                self.leaving.set()
             case Stuck():
                 self.stuck = message.outcomes
-            case Counted():
+            case RunCounts():
                 self.counted = message
         self._heard(self, message)
 
     def _close(self) -> None:
-        self._silent_since = clock.now()
-        self._silent.set()
+        self._closed_at = clock.now()
+        self._closed.set()
 
-    async def last_words(self) -> None:
-        """Wait until it has ended and all it said is heard."""
+    async def wait_ended(self) -> None:
+        """Wait until it has ended and its last messages are read."""
         await self.ended.wait()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
-                await self._silent.wait()
+            async with asyncio.timeout(LAST_MESSAGES):
+                await self._closed.wait()
 
-    # what is said to it
+    # messages to it
 
     def send(self, message: Message) -> None:
         self._channel.send(message)
@@ -195,11 +235,16 @@ class Executor:
         self.send(Stop(grace))
 
     def lapse(self) -> None:
-        """Its session is gone. It goes on under a new name, which it will tell."""
+        """Its session is gone from the broker: it opens another one, and sends `Started` again."""
         if self.session is not None:
-            self.send(Lapsed(self.session))
+            self.send(SessionLapsed(self.session))
             self.former.append(self.session)
             self.session = None
+
+    def profile(self, number: int, milliseconds: int) -> None:
+        """Have it sample its own stacks; the profile goes to the broker under this number."""
+        self._heartbeat.write("profile_ms", milliseconds)
+        self._heartbeat.write("profile", number)
 
     async def dump(self) -> str:
         """The stacks of all its threads; empty if it does not even answer a signal."""
@@ -207,7 +252,7 @@ class Executor:
         before = os.fstat(handle).st_size
         if before > STACKS_MAX:
             os.ftruncate(handle, 0)
-            before = os.lseek(handle, 0, os.SEEK_SET)  # the executor writes where this stands: it is one file
+            before = os.lseek(handle, 0, os.SEEK_SET)  # the executor shares this file offset
         if not self._signal(signal.SIGUSR1):
             return ""
         size, deadline = before, clock.now() + int(DUMP_WAIT * 1e9)
@@ -219,14 +264,14 @@ class Executor:
         return os.pread(handle, size - before, before).decode(errors="replace")
 
     def kill(self) -> None:
-        self.doomed = True
+        self.killing = True
         self._kill_group()
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> bool:
         if self.ended.is_set() or self._process is None:
             return False
-        # Not `Popen.send_signal`, which may reap it: only `_exited` does, so the number is still its own.
+        # Not `Popen.send_signal`, which may reap it: only `_exited` does, so the pid is still its own.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
         return True
@@ -236,30 +281,30 @@ class Executor:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    # how it fares
+    # its state
 
     @property
     def orderly(self) -> bool:
-        """Whether it ended as it should: then what it still held is not suspect."""
+        """It ended with exit code 0: the jobs it still held are not suspect."""
         return self.exit_code == 0
 
     @property
     def running(self) -> int:
-        return self._pulse.read("running")
+        return self._heartbeat.read("running")
 
     def silence(self, now: int, since: int = 0) -> int:
-        """Nanoseconds for which its loop has not turned, counted from `since` at the earliest."""
-        return max(0, now - max(self._pulse.read("beat"), self.born, since))
+        """Nanoseconds for which its event loop has not turned, counted from `since` at the earliest."""
+        return max(0, now - max(self._heartbeat.read("beat"), self.born, since))
 
-    def trouble(self, now: int, stall_limit: int, since: int = 0) -> str | None:
-        """Why it has to be killed, if it has to. `stall_limit` in nanoseconds."""
+    def reason_to_kill(self, now: int, stall_limit: int, since: int = 0) -> str | None:
+        """The reason for which it must be killed; None: it is well. `stall_limit` in nanoseconds."""
         silence = self.silence(now, since)
         if silence > self._patience(stall_limit):
             return f"its event loop has not turned for {silence / 1e9:.1f} s"
-        deadline = self._pulse.read("deadline")
+        deadline = self._heartbeat.read("deadline")
         if deadline and now > deadline and silence > SILENCE and not self._closing:
             return f"a job is past its timeout, and its event loop has not turned for {silence / 1e9:.1f} s"
-        if self._silent_since and now - self._silent_since > LINGER:
+        if self._closed_at and now - self._closed_at > LINGER:
             return "it closed its channel and did not end"
         if self.broken is not None and now - self.born > LINGER:
             return "it cannot start and did not end"
@@ -267,8 +312,8 @@ class Executor:
 
     @property
     def _closing(self) -> bool:
-        """It is done with its jobs, and the app's own end (its lifespan) may take a while."""
-        return (self.stopping or self.vacant.is_set()) and self.counted.running == 0
+        """It is done with its jobs; the end of the app's lifespan may take a while."""
+        return (self.stopping or self.leaving.is_set()) and self.counted.running == 0
 
     def _patience(self, stall_limit: int) -> int:
         if not self.started.is_set():
@@ -276,7 +321,7 @@ class Executor:
         return max(stall_limit, CLOSING) if self._closing else stall_limit
 
     def info(self, now: int) -> ExecutorInfo:
-        tried = self._pulse.read("tried")
+        tried = self._heartbeat.read("tried")
         return ExecutorInfo(
             number=self.number,
             pid=self.pid,
@@ -289,7 +334,7 @@ class Executor:
         )
 
     def close(self) -> None:
-        """Let go of what it was watched with, once it has ended."""
+        """Close channel and files, once it has ended."""
         self._channel.close()
-        self._pulse.close()
+        self._heartbeat.close()
         self._stacks.close()

@@ -1,8 +1,8 @@
-"""A worker's own answers over HTTP: `/healthz`, `/readyz`, `/metrics`. GET only, one request per connection.
+"""A worker's own HTTP server: `/healthz`, `/readyz`, `/metrics`. GET only, one request per connection.
 
-It lives in the supervisor, which has better things to do: whoever is slow, sends nonsense or comes in crowds
-is sent away. Nothing can be changed here, and what is told are names and numbers, no arguments, results or
-keys; so any address may be given, also one that other machines reach.
+It runs in the supervisor and must not cost it much: slow, malformed or too many requests are refused. Nothing
+can be changed here, and answers hold names and numbers, no arguments, results or keys; so it may listen on an
+address that other machines reach.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from dray.errors import DrayError
 
 HEAD_MAX: Final = 8192
 """Bytes of a request."""
-CROWD: Final = 32
-"""Connections at a time."""
-PATIENCE: Final = 5.0
+CONNECTIONS_MAX: Final = 32
+TIMEOUT: Final = 5.0
 """Seconds for a request to arrive, and for its answer to leave."""
 
 
@@ -33,7 +32,7 @@ Page = Callable[[], Answer]
 
 
 class Probes:
-    """Answers at an address, from `open` to `close`."""
+    """A server that listens from `open` to `close`."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
@@ -41,11 +40,11 @@ class Probes:
         self._served: set[asyncio.Task[None]] = set()
 
     async def open(self, address: str) -> str:
-        """Listen; the address with the port that it came to."""
+        """Listen; returns the URL, with the port that was chosen."""
         host, _, port = address.rpartition(":")
         try:
             self._server = await asyncio.start_server(
-                self._take, host.strip("[]"), int(port), limit=HEAD_MAX, backlog=CROWD
+                self._accept, host.strip("[]"), int(port), limit=HEAD_MAX, backlog=CONNECTIONS_MAX
             )
         except OSError as error:
             raise DrayError(f"metrics: cannot listen on {address}: {error.strerror or error}") from error
@@ -60,8 +59,8 @@ class Probes:
         if self._server is not None:
             await self._server.wait_closed()
 
-    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._served) >= CROWD:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._served) >= CONNECTIONS_MAX:
             writer.transport.abort()
             return
         task = asyncio.create_task(self._serve(reader, writer))
@@ -70,36 +69,36 @@ class Probes:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 writer.write(self._reply(head))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
         except asyncio.LimitOverrunError:
-            writer.write(_written(Answer(431, "too long\n"), whole=True))
+            writer.write(_encode(Answer(431, "too long\n"), whole=True))
             writer.close()
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass
         finally:
-            with contextlib.suppress(RuntimeError):  # the event loop is at its end
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
                 writer.transport.abort()
 
     def _reply(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            return _written(Answer(400, "this is no HTTP/1.1\n"), whole=True)
+            return _encode(Answer(400, "this is no HTTP/1.1\n"), whole=True)
         method, target = words[0], words[1].partition(b"?")[0].decode("ascii", "replace")
         page = self._pages.get(target)
         if page is None:
-            return _written(Answer(404, f"there are {', '.join(self._pages)}\n"), whole=True)
+            return _encode(Answer(404, f"there are {', '.join(self._pages)}\n"), whole=True)
         if method not in (b"GET", b"HEAD"):
-            return _written(Answer(405, "GET is allowed\n"), whole=True)
-        return _written(page(), whole=method == b"GET")
+            return _encode(Answer(405, "GET is allowed\n"), whole=True)
+        return _encode(page(), whole=method == b"GET")
 
 
-def _written(answer: Answer, *, whole: bool) -> bytes:
+def _encode(answer: Answer, *, whole: bool) -> bytes:
     body = answer.text.encode()
     lines = [
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",

@@ -1,8 +1,9 @@
--- depend: jobs of any queue are going to wait for jobs of this one. Done before they are put, so that no end is missed.
+-- add_dependants: registers jobs of any queue as dependants of jobs of this queue. Called before the dependants are
+-- put, so that no end is missed.
 -- uses: base job
 --
 -- ARGV[3..] pairs: dependency (of this queue, perhaps not put yet), dependant
--- returns per pair: state of the dependency ('' if unknown), 1 if it was not registered before
+-- returns per pair: state of the dependency ('' if unknown), 1 if the pair is new
 local answers = {}
 for i = 3, #ARGV, 2 do
   local dependency, dependant = ARGV[i], ARGV[i + 1]

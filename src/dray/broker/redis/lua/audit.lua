@@ -1,5 +1,5 @@
--- audit: what is inconsistent in one queue, a sentence each. Looks at everything: for tests and for the doctor.
--- uses: base job line
+-- audit: lists the inconsistencies of one queue. Reads everything: for tests and `dray doctor`.
+-- uses: base job lanes
 --
 -- returns sentences
 local wrong = {}
@@ -48,6 +48,13 @@ for _, id in ipairs(call('HKEYS', Q .. 'job')) do
   if (job.s == 'w') ~= (job.w ~= nil) then say(id, ' is ', words[job.s], ' but waits or does not') end
   if job.of and (job.s ~= 'h' or not call('ZSCORE', Q .. 'offer', id)) then say(id, ' is offered but ', job.s) end
   if (job.e ~= nil) ~= (call('ZSCORE', Q .. 'ttl', member(job)) ~= false) then say(id, ' expires or does not') end
+  if (job.dl ~= nil) ~= (job.o.dl ~= nil) then
+    say(id, ' lacks the moment of its deadline, or has one without a deadline')
+  end
+  local listed = call('ZSCORE', Q .. 'deadline', member(job)) ~= false
+  if listed ~= (job.dl ~= nil and not_started[job.s] == true) then
+    say(id, ' is ', words[job.s], ' but listed by deadline or not')
+  end
   for _, run in ipairs(job.R or {}) do
     local ref = run[1] .. ' ' .. id
     held[ref] = run[2]

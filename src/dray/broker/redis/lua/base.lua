@@ -1,23 +1,25 @@
--- base: what every script of a queue starts with.
+-- base: the beginning of every script that works on a queue.
 --
--- KEYS[1]  the queue's prefix `dray:{namespace:queue}:`; every key of a queue begins with it, so a queue is one slot
+-- KEYS[1]  the queue's prefix `dray:{namespace:queue}:`. Every key of a queue begins with it, so a queue is one slot
 -- ARGV[1]  now in ms; '' means the server's clock
--- ARGV[2]  retention in ms: done,dead,result (dead -1: for good)
+-- ARGV[2]  retention in ms: done,dead,result (dead -1: forever)
 --
--- `n`       HASH counters: line (numbers in line), turn, feed (entries), events, out, dep; known: the queue is enlisted
--- `counts`  HASH letter of a state -> jobs
--- `feed`    STREAM number-0 -> a at, e events: "<kind><run> <id>" each, apart by newlines. 10,000 entries are kept,
---           fewer where they are long: about 200,000 events
+-- `n`       HASH of counters: line (numbers in line), turn, feed (entries), events, out, dep; known: the queue is
+--           enlisted; base: added to the numbers of feed entries for readers (see forget_queue_name); idle: the time of
+--           the newest entry of a feed that was dropped
+-- `counts`  HASH letter of a state -> number of jobs
+-- `feed`    STREAM number-0 -> a at, e events: one "<kind><run> <id>" per line. 10,000 entries are kept, fewer where
+--           they are long: about 200,000 events
 --
--- What happened is collected while a script runs and written by `close`, once: one entry of the feed, the counts per
--- state, the slots in use, and rings for whoever sleeps. Kinds of event are single letters, see `reading.py`.
+-- Events, counts per state, slots in use and wake-ups are collected while a script runs; `close` writes them once.
+-- Kinds of event are single letters, see read.py.
 local Q, call = KEYS[1], redis.call
 local now = tonumber(ARGV[1])
 if not now then
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
--- Turning a number into text costs more than all else here: once per script.
+-- Formatting a number costs more than all else here, so it is done once per script.
 local at = string.format('%.0f', now)
 local events, counted, slots = {}, {}, {}
 local woken = { ready = {}, due = nil, all = false }
@@ -34,7 +36,7 @@ local function slot(what, by)
   slots[what] = (slots[what] or 0) + by
 end
 
--- Lua's unpack fails near 8,000 values: long lists go in pieces.
+-- Lua's unpack fails near 8,000 values, so long lists are split.
 local function many(command, key, list)
   for first = 1, #list, 4000 do
     call(command, key, unpack(list, first, math.min(first + 3999, #list)))
@@ -62,9 +64,9 @@ local function can_run(sleeper, class)
   return not sleeper.t or sleeper.t[task] == true
 end
 
--- A job that became ready wakes one who can run it ("w" and the number of its sleep: there is work; else
--- "1": look again); who did not hear (nobody listens on its bell) is dead: the next.
-local function ring()
+-- Wakes one sleeper per job that became ready, of those that can run it ("w" and the mark of its sleep: there is work;
+-- "1": check again). A sleeper whose channel has no subscriber is dead, and the next one is woken.
+local function wake_sleepers()
   if not (woken.all or woken.due or next(woken.ready)) then return end
   local asleep = call('HGETALL', Q .. 'sleep')
   if #asleep == 0 then return end
@@ -74,15 +76,17 @@ local function ring()
     sleeper.name = asleep[i]
     sleepers[#sleepers + 1] = sleeper
   end
-  local function wake(sleeper, word)
+  local function wake(sleeper, message)
     sleeper.woken = true
     call('HDEL', Q .. 'sleep', sleeper.name)
-    return call('PUBLISH', channel('b', sleeper.name), word) > 0
+    return call('PUBLISH', channel('b', sleeper.name), message) > 0
   end
   for class, jobs in pairs(woken.ready) do
     for _, sleeper in ipairs(sleepers) do
       if jobs == 0 then break end
-      if not sleeper.woken and can_run(sleeper, class) and wake(sleeper, 'w' .. (sleeper.k or '')) then jobs = jobs - 1 end
+      if not sleeper.woken and can_run(sleeper, class) and wake(sleeper, 'w' .. (sleeper.k or '')) then
+        jobs = jobs - 1
+      end
     end
   end
   for _, sleeper in ipairs(sleepers) do
@@ -93,8 +97,8 @@ end
 
 local function close()
   if #events > 0 then
-    local number, told = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #events)
-    local keep = math.max(100, math.min(10000, math.floor(200000 * number / told)))
+    local number, total = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #events)
+    local keep = math.max(100, math.min(10000, math.floor(200000 * number / total)))
     call('XADD', Q .. 'feed', 'MAXLEN', '~', keep, number .. '-0', 'a', at, 'e', table.concat(events, '\n'))
   end
   for state, by in pairs(counted) do
@@ -103,5 +107,5 @@ local function close()
   for what, by in pairs(slots) do
     if by ~= 0 and call('HINCRBY', Q .. 'running', what, by) == 0 then call('HDEL', Q .. 'running', what) end
   end
-  ring()
+  wake_sleepers()
 end

@@ -1,11 +1,12 @@
--- look: is there work in a queue, or word for a session? If not, and if asked to, register as asleep in the same step.
--- uses: base job line
+-- check_for_work: tells if a queue has work for a waiter, or unread notifications for its session. If neither, and if
+-- asked to, registers the waiter as asleep in the same step.
+-- uses: base job lanes
 --
--- `sleep` HASH waiter -> JSON {v, t, p: what it can run; u: when it looks again by itself; k: number of its sleep}
+-- `sleep` HASH waiter -> JSON {v, t, p: the filter; u: when it checks again by itself; k: mark of its sleep here}
 --
--- ARGV[3] waiter, or '' to look only  [4] ms it would sleep  [5] session or ''  [6] 1 if work is of interest
--- ARGV[7..9] filter: version, tasks, priorities  [10] a number for this sleep
--- returns {work, word, ms until there may be work though nothing happens ('' never)}
+-- ARGV[3] waiter, or '' to check only  [4] ms it would sleep  [5] session or ''  [6] 1 if work is of interest
+-- ARGV[7..9] filter: version, tasks, priorities  [10] a mark for this sleep
+-- returns {1 if there is work, 1 if there are notifications, ms until a due time or a rate brings work ('' never)}
 local session, filter = ARGV[5], read_filter(7)
 
 local function has_offer()
@@ -13,7 +14,7 @@ local function has_offer()
     local job = load(id)
     local mine = false
     for _, run in ipairs(job.R or {}) do mine = mine or run[2] == session end
-    if not mine and can_run(filter, job.class) and not paused(job.task) then
+    if not mine and can_run(filter, job.class) and not paused(job.task) and not is_overdue(job) then
       local by_key = { r = job.rate_key ~= '' and job.o.r or nil, m = job.running_key ~= '' and job.o.m or nil }
       local said = { r = job.rate_key == '' and job.o.r or nil, m = job.running_key == '' and job.o.m or nil }
       if lane_room(job.group, job.rate_key, job.running_key, by_key) > 0 and class_room(job.task, said) > 0 then
@@ -33,7 +34,7 @@ local function has_work()
   return put_aside == BLOCK_STEP or has_offer()
 end
 
-local function has_word()
+local function has_notifications()
   local heard = {}
   for _, ref in ipairs(call('SMEMBERS', Q .. 'heard:' .. session)) do heard[ref] = true end
   for _, ref in ipairs(call('SMEMBERS', Q .. 'v:' .. session)) do
@@ -41,12 +42,12 @@ local function has_word()
   end
   local asked = call('HGETALL', Q .. 'asked')
   for i = 1, #asked, 2 do
-    if asked[i + 1] == session and not heard[asked[i]] then return true end
+    if string.match(asked[i + 1], '^[^\n]*') == session and not heard[asked[i]] then return true end
   end
   return false
 end
 
--- When the first rate that holds back something has room again.
+-- The time at which the first of the rates that hold back jobs has room again.
 local function first_rate(best)
   local function consider(bucket, rate)
     if rate and tokens(bucket, rate) == 0 then
@@ -67,14 +68,15 @@ local function first_rate(best)
 end
 
 local work = ARGV[6] == '1' and has_work()
-local word = session ~= '' and has_word()
-if work or word or ARGV[6] ~= '1' or ARGV[3] == '' then
+local notified = session ~= '' and has_notifications()
+if work or notified or ARGV[6] ~= '1' or ARGV[3] == '' then
   if ARGV[3] ~= '' then call('HDEL', Q .. 'sleep', ARGV[3]) end
-  return { work and 1 or 0, word and 1 or 0, '' }
+  return { work and 1 or 0, notified and 1 or 0, '' }
 end
 local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
 local first = first_rate(tonumber(due))
 local length = tonumber(ARGV[4])
 if first then length = math.min(length, math.max(first - now, 1)) end
-call('HSET', Q .. 'sleep', ARGV[3], cjson.encode({ v = filter.v, t = filter.t, p = filter.p, u = now + length, k = tonumber(ARGV[10]) }))
+filter.u, filter.k = now + length, tonumber(ARGV[10])
+call('HSET', Q .. 'sleep', ARGV[3], cjson.encode(filter))
 return { 0, 0, first and math.max(first - now, 1) or '' }

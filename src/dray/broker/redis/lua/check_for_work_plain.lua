@@ -1,5 +1,5 @@
--- look_plain: the short way through `look`, for who wants to sleep where there is nothing: no job is ready, due, offered
--- or asked to stop, and no run of the session lost its validity. Takes and returns what look does.
+-- check_for_work_plain: the fast path of check_for_work, for a waiter that will sleep because no job is ready, due,
+-- offered or asked to stop, and no run of the session became void. Takes and returns the same.
 local function plainly()
   local Q, call, waiter, session = KEYS[1], redis.call, ARGV[3], ARGV[5]
   if waiter == '' or ARGV[6] ~= '1' then return end

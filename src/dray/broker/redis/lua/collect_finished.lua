@@ -1,4 +1,4 @@
--- mail: the jobs of this queue that a watcher waited for and that ended; each is told once.
+-- collect_finished: returns and deletes the mail of a watcher: ids of watched jobs that ended while it did not listen.
 -- uses: base
 --
 -- ARGV[3] watcher

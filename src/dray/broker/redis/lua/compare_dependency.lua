@@ -1,13 +1,15 @@
--- edge: what both sides of a dependency say; nothing is changed.
+-- compare_dependency: reads one side of a dependency. repair.py compares both sides. Changes nothing.
 -- uses: base job
 --
--- ARGV[3] told: pairs dependency (of this queue), dependant; per pair: state of the dependency ('' unknown), 1 if it would
---         tell the dependant. waits: pairs dependant (of this queue), dependency; per pair: 1 if it waits for that
+-- ARGV[3]  registered | waits
+-- ARGV[4..] registered: pairs dependency (of this queue), dependant. waits: pairs dependant (of this queue), dependency
+-- returns  registered, per pair: state of the dependency ('' if unknown), 1 if the dependant is registered.
+--          waits, per pair: 1 if the dependant waits for the dependency
 local answers = {}
 for i = 4, #ARGV, 2 do
   local one, other = ARGV[i], ARGV[i + 1]
   local job = load(one)
-  if ARGV[3] == 'told' then
+  if ARGV[3] == 'registered' then
     answers[#answers + 1] = job and job.s or ''
     answers[#answers + 1] = call('ZSCORE', Q .. 'd:' .. one, other) and 1 or 0
   else

@@ -1,8 +1,9 @@
--- deliver: word from an outbox for jobs of this queue that wait. Delivering twice changes nothing.
--- uses: base job line moves
+-- deliver: delivers outbox messages (a job ended) to the jobs of this queue that wait for it. Repeating it has no
+-- effect.
+-- uses: base job lanes transitions
 --
--- ARGV[3..] per message: dependant, dependency, how that ended (a state, as a word)
--- returns {how many had an effect, aftermath}
+-- ARGV[3..] per message: dependant, dependency, final state of the dependency (a word)
+-- returns {number of messages that had an effect, aftermath}
 local effects = 0
 local function delivered(job, dependency, ended)
   local left, waits = {}, false
@@ -15,7 +16,7 @@ local function delivered(job, dependency, ended)
     forgotten[#forgotten + 1], forgotten[#forgotten + 2] = dependency, job.id
     job.w = #left > 0 and left or nil
     save(job)
-    if not job.w then line_up(job, 'R', job.o.d) end
+    if not job.w then enqueue(job, 'R', job.o.d) end
   else
     finish(job, 'C', 'c', dependency .. ', which it waits for, is ' .. ended)
   end

@@ -1,8 +1,8 @@
--- doc_sweep: drop documents that have run out.
+-- doc_sweep: deletes expired documents. Called by sweep.
 -- uses: namespace
 --
 -- ARGV[2] limit
--- returns how many
+-- returns the number of deleted documents
 local past = call('ZRANGEBYSCORE', N .. 'docttl', '-inf', now, 'LIMIT', 0, ARGV[2])
 for _, text in ipairs(past) do
   local kind, name = string.match(text, '^(.-)\n(.*)$')

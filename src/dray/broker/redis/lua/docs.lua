@@ -1,4 +1,4 @@
--- docs: all documents of a kind that have not run out.
+-- docs: reads all documents of a kind that have not expired.
 -- uses: namespace
 --
 -- ARGV[2] kind

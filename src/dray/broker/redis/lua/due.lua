@@ -1,9 +1,9 @@
--- due: simple jobs whose time has come are made ready together. Their heads are "s<due>\n<attributes>" until then;
--- as ready jobs they have none, like those that were never delayed.
+-- due: fall_due() makes simple jobs ready whose time has come. Until then their heads are "s<due>\n<attributes>"; as
+-- ready jobs they have no head, like jobs that were never delayed.
 -- uses: plain
 --
--- Returns nil if nothing is due; false, with nothing changed, if not all of it is simple; else what the caller has to
--- tell: how many moved, the events, and how many joined which class. Lanes are written before `due` is left.
+-- fall_due returns nil if nothing is due; false, with nothing changed, if a due job is not simple; else {moved: number
+-- of jobs, events, ready: class -> number of jobs}. Lanes are written before `due` is left.
 local function fall_due(now, limit)
   local due = call('ZRANGEBYSCORE', Q .. 'due', '-inf', now, 'LIMIT', 0, limit)
   if #due == 0 then return nil end
@@ -28,7 +28,7 @@ local function fall_due(now, limit)
   for _, class in ipairs(order) do
     turn = join(class, lanes[class], turn)
     ready[class] = #lanes[class] / 2
-    -- What the last to join declares counts.
+    -- The limits that the last job to join declares count.
     local last = said[class] ~= '' and cjson.decode(string.sub(said[class], 5)) or {}
     store_declared('class', class, last.r, last.m)
   end

@@ -1,10 +1,12 @@
--- edit: change jobs of one queue by hand.
--- uses: base job line moves
+-- edit: changes jobs of one queue by hand: cancel, retry, delete and the like.
+-- uses: base job lanes transitions
 --
--- ARGV[3] action: cancel retry delete reschedule reprioritise speculate  [4] its argument: reason, due or priority
--- ARGV[5] 1 for a dry run  [6] a state letter the jobs must be in, or ''  [7] 1: leave alone what is so already
+-- ARGV[3] action: cancel force retry delete reschedule reprioritise speculate  [4] its argument: reason, due, priority
+--          or run
+-- ARGV[5] 1 for a dry run  [6] a state letter the jobs must be in, or ''  [7] 1: skip jobs that need no change
 -- ARGV[8..] ids
--- returns {answers, aftermath}; per id '' if it was (or would be) changed, '-' if left alone, else why it was refused
+-- returns {answers, aftermath}; per id '' if it was (or would be) changed, '-' if skipped, else the reason of the
+--          refusal
 local action, value, dry = ARGV[3], ARGV[4], ARGV[5] == '1'
 
 local refusal = {
@@ -30,14 +32,24 @@ local refusal = {
     if job.s ~= 'h' then return 'it is ' .. words[job.s] end
     if not job.o.s then return 'its task is not marked speculate=True' end
     if job.of or job.R[2] then return 'it has a second run already' end
+    if value ~= '' and tonumber(value) ~= job.r then return 'its newest run is ' .. job.r end
   end,
 }
 
-local function ask_to_stop(job)
-  job.c = value
+refusal.force = refusal.cancel
+
+local function is_forced(job)
+  local run = job.R[1]
+  return call('HGET', Q .. 'asked', run[1] .. ' ' .. job.id) == run[2] .. '\n!'
+end
+
+local function ask_to_stop(job, mark)
+  job.c = job.c or value
   withdraw_offer(job)
   for _, run in ipairs(job.R) do
-    call('HSET', Q .. 'asked', run[1] .. ' ' .. job.id, run[2])
+    local ref = run[1] .. ' ' .. job.id
+    call('HSET', Q .. 'asked', ref, run[2] .. mark)
+    call('SREM', Q .. 'heard:' .. run[2], ref)
     call('PUBLISH', channel('s', run[2]), '1')
   end
   save(job)
@@ -47,22 +59,28 @@ end
 local change = {
   cancel = function(job)
     if job.s ~= 'h' then return finish(job, 'C', 'c', value) end
-    if not job.c then ask_to_stop(job) end
+    if not job.c then ask_to_stop(job, '') end
+  end,
+  force = function(job)
+    if job.s ~= 'h' then return finish(job, 'C', 'c', value) end
+    if not is_forced(job) then ask_to_stop(job, '\n!') end
   end,
   retry = function(job)
     if finished[job.s] then claim_key(job) end
+    if job.s == 'o' and job.r == 1 then add_past_run(job, { 1, '', job.b, job.z, 'succeeded', '' }) end
     job.f, job.x, job.u, job.z, job.y = nil, nil, nil, nil, nil
+    job.dl = job.o.dl and now + job.o.dl
     call('HDEL', Q .. 'res', job.id)
     call('HDEL', Q .. 'err', job.id)
     call('DEL', Q .. 'res:' .. job.id)
-    line_up(job, 'Y', nil)
+    enqueue(job, 'Y', nil)
   end,
   delete = function(job)
     note('L', job.id)
     forget(job)
   end,
   reschedule = function(job)
-    line_up(job, 'H', tonumber(value))
+    enqueue(job, 'H', tonumber(value))
   end,
   reprioritise = function(job)
     local number = job.s == 'r' and tonumber(call('ZSCORE', Q .. 'l:' .. lane_of(job), job.id))

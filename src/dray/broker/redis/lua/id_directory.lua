@@ -1,10 +1,11 @@
--- claim: the directory of ids that clients made up. It says in which queue an id is (or is waited for); an id that dray
--- generated names its queue itself and is not here.
+-- id_directory: reads and changes the directory of ids that clients made up. It maps an id to the queue that has the
+-- job, or has jobs waiting for it. A generated id names its queue and is not in the directory.
 --
 -- KEYS[1]  `dray:{namespace:/bucket}:id` HASH id -> queue
 -- ARGV[1]  claim | move | free
--- ARGV[2..] claim: pairs id, queue; returns who has each now. move: id, from, to: passes it on if it is still there.
---          free: pairs id, queue: gives it up if it is still there
+-- ARGV[2..] claim: pairs id, queue. move: id, from, to; only if the id is still in `from`. free: pairs id, queue; only
+--          if the id is still in that queue
+-- returns  claim, move: the queue of each id now. free: nothing
 local call, answers = redis.call, {}
 if ARGV[1] == 'claim' then
   for i = 2, #ARGV, 2 do

@@ -1,22 +1,24 @@
--- job: one job in the hands of a script.
+-- job: loads, reads and saves jobs.
 -- uses: plain
 --
 -- `job`  HASH id -> body: the envelope as put (less id, task and queue), attributes, length of these (2 bytes). Never
 --        rewritten.
--- `head` HASH id -> msgpack map: what changes. A simple ready job (see `is_simple`) has none: its body says all, so that
---        a job that waits costs one entry here and one in its lane. One that is in its first run, or succeeded in it, is text:
---        "h<run> <number in line> <started> <session>\n<attributes>", "o<run> <number> <started> <finished>\n<...>";
---        so is a simple one that was never started and waits for its time: "s<due>\n<attributes>".
--- `ended` ZSET, `due` ZSET, `ttl` ZSET: members are the arrival stamp and the id, so that equal times go in the order of
---        arrival. `waiting` ZSET by stamp. `res`, `err` HASH id -> result (small), error. `res:ID` a larger result, with TTL.
+-- `head` HASH id -> msgpack map of what changes. A simple ready job (see `is_simple`) has none: its body says all, so
+--        that a ready job costs one entry here and one in its lane. A job in its first run, or that succeeded in it, is
+--        a text: "h<run> <number in line> <started> <session>\n<attributes>", "o<run> <number> <started>
+--        <finished>\n<...>"; so is a simple job that was never started and is scheduled: "s<due>\n<attributes>".
+-- `ended`, `due`, `ttl`, `deadline` ZSET: members are the arrival stamp and the id, so that equal times go in the order
+--        of arrival. `waiting` ZSET by stamp. `res`, `err` HASH id -> result (small), error. `res:ID` a larger result,
+--          with TTL.
 --
--- Attributes: "<stamp, 16 digits><created if it is not that> <class>", and unless the job is plain
+-- Attributes: "<stamp, 16 digits><created if it differs> <class>", and unless the job is plain
 -- "\n<group>\n<rate key>\n<running key>\n<options>", options a JSON object or nothing.
 -- Letters of states: w waiting, s scheduled, r ready, h running, t retrying, o succeeded, d dead, c cancelled.
 --
 -- Head: s state, a attributes, p class if the priority was edited, n number in line, r run, t newest settled run,
--- f failures, x crashes, u suspect, b started, d due, e expires, z finished, c asked to stop (why), y reason,
--- R valid runs {number, session, since}, w dependencies not done yet, of offered.
+-- f failures, x crashes, u suspect (the size of its group), b started, d due, e expires, dl deadline (a moment), z
+-- finished, c asked to stop (why), y reason, R valid runs {number, session, since}, w dependencies not done yet, of
+-- offered, P past runs {number, session, since, ended, how, error}, the newest, unless its only run succeeded.
 local jobs, dirty = {}, {}
 local finished = { o = true, d = true, c = true }
 local not_started = { w = true, s = true, t = true, r = true }
@@ -25,7 +27,7 @@ local words = {
   o = 'succeeded', d = 'dead', c = 'cancelled',
 }
 
--- Whether attributes tell of nothing but limits of the task as a whole and a due time (see plain).
+-- True if the attributes hold nothing but limits of the task as a whole and a due time (see plain).
 local function is_simple(a)
   return not string.find(a, '\n', 17, true) or string.find(a, MORE, 17) ~= nil
 end
@@ -100,11 +102,11 @@ end
 local function packed(job)
   return cmsgpack.pack({
     s = job.s, a = job.a, p = job.p, n = job.n, r = job.r, t = job.t, f = job.f, x = job.x, u = job.u, b = job.b,
-    d = job.d, e = job.e, z = job.z, c = job.c, y = job.y, R = job.R, w = job.w, of = job.of,
+    d = job.d, e = job.e, dl = job.dl, z = job.z, c = job.c, y = job.y, R = job.R, w = job.w, of = job.of, P = job.P,
   })
 end
 
--- A simple job that was never started is short, whatever way it came: nothing when ready, text until its time.
+-- The head of a simple job that was never started is empty when it is ready, a text while it is scheduled.
 local function short_head(job)
   local past = (job.r or 0) + (job.t or 0) + (job.f or 0) + (job.x or 0) + (job.u or 0)
   if past > 0 or job.p or job.b or job.e or job.z or job.c or job.y or job.w or job.of or not is_simple(job.a) then
@@ -126,6 +128,10 @@ local function save_all()
   end
   if #none > 0 then many('HDEL', Q .. 'head', none) end
   if #heads > 0 then many('HSET', Q .. 'head', heads) end
+end
+
+local function is_overdue(job)
+  return job.dl and now >= job.dl
 end
 
 local function member(job)

@@ -1,8 +1,8 @@
--- probe: where jobs of this queue stand, and whether they ever started.
+-- job_states: reads the states of jobs of this queue.
 -- uses: base job
 --
 -- ARGV[3..] ids
--- returns per id: state ('' unknown), newest run, 1 if somebody waits for its end
+-- returns per id: state ('' if unknown), newest run, 1 if it has watchers or dependants
 local answers = {}
 for i = 3, #ARGV do
   local head = call('HGET', Q .. 'head', ARGV[i])

@@ -1,16 +1,17 @@
--- line: the order of ready jobs and what holds them back (docs/design.md, section 3).
+-- lanes: keeps the order of ready jobs and the limits that hold them back (docs/design.md, section 3).
 -- uses: plain
 --
 -- `index`    ZSET class -> priority                   class is "priority|task|version"
--- `r:CLASS`  ZSET group -> turn                       the ring: whose turn it is comes first
+-- `r:CLASS`  ZSET group -> turn                       the ring: the group whose turn it is comes first
 -- `g:CLASS\nGROUP` ZSET lane -> number of its head    lane is "class\ngroup\nrate key\nrunning key"
 -- `l:LANE`   ZSET id -> number in line
--- `rb:CLASS`, `gb:CLASS\nGROUP`  the same for lanes that a limit of their group or key holds back: `take` does not meet them
+-- `rb:CLASS`, `gb:CLASS\nGROUP`  the same for lanes that a limit of their group or key holds back: `take` does not meet
+--          them
 -- `blocked`  ZSET lane -> when it may be looked at again; `bc:CAUSE` SET lanes that wait for a slot of a group or key
--- `class`, `lane` HASH -> what the last job to join declared: {r = {interval, burst}, m = max_running}
+-- `class`, `lane` HASH -> limits that the last job to join declared: {r = {interval, burst}, m = max_running}
 -- `running`  HASH q | t:TASK | g:GROUP | k:KEY -> runs held now
 -- `rate`     ZSET q | t:TASK | k:KEY | e (jobs accepted) -> the GCRA time in µs up to which the rate is used
--- `set`      HASH pause | limits | pause:TASK | limits:TASK -> what an operator set
+-- `set`      HASH pause | limits | pause:TASK | limits:TASK -> settings of an operator
 -- All but the settings exist only while they have jobs.
 local MANY = 2 ^ 30
 local settings
@@ -42,7 +43,7 @@ local function declared(key, field)
   return stored and cmsgpack.unpack(stored) or {}
 end
 
--- A limit by key is the lane's affair and says nothing about the task as a whole.
+-- A limit by key belongs to the lane and not to the task as a whole.
 local function declare(job)
   local lane = lane_of(job)
   local rate, most = job.o.r, job.o.m
@@ -88,7 +89,6 @@ local function unblock(lane)
   if call('EXISTS', Q .. 'gb:' .. name) == 0 then call('ZREM', Q .. 'rb:' .. class, group) end
 end
 
--- Those whose time has come, a bounded number of them.
 local function unblock_due()
   for _, lane in ipairs(call('ZRANGEBYSCORE', Q .. 'blocked', '-inf', now, 'LIMIT', 0, 1000)) do unblock(lane) end
 end
@@ -98,7 +98,7 @@ local function unblock_cause(cause)
   call('DEL', Q .. 'bc:' .. cause)
 end
 
--- Every lane of a class, held back or not.
+-- All lanes of a class, held back or not.
 local function all_lanes(class)
   local lanes = {}
   for _, kind in ipairs({ '', 'b' }) do
@@ -111,8 +111,8 @@ local function all_lanes(class)
   return lanes
 end
 
--- `entries`: number, id, number, id ... Whoever joins may change the limit of a lane: it is looked at again.
-local function line_add(class, group, lane, entries)
+-- `entries`: number, id, number, id ... A job that joins may change the limit of its lane, which is unblocked.
+local function lane_add(class, group, lane, entries)
   many('ZADD', Q .. 'l:' .. lane, entries)
   if is_blocked(lane) then unblock(lane) end
   local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')[2]
@@ -125,8 +125,8 @@ local function line_add(class, group, lane, entries)
   woken.ready[class] = (woken.ready[class] or 0) + #entries / 2
 end
 
--- `first`: the ids are the first of the lane, so many.
-local function line_remove(class, group, lane, ids, first)
+-- `first`: the ids are the first so many of the lane.
+local function lane_remove(class, group, lane, ids, first)
   if first then call('ZREMRANGEBYRANK', Q .. 'l:' .. lane, 0, first - 1) else many('ZREM', Q .. 'l:' .. lane, ids) end
   local kind = is_blocked(lane) and 'b' or ''
   local lanes, ring = Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, Q .. 'r:' .. class
@@ -157,7 +157,7 @@ local function tokens(bucket, rate)
   return gcra_starts(used_until(bucket, rate), rate, now * 1000)
 end
 
--- Jobs with one rate key may declare different rates: lanes that it holds back are looked at again.
+-- Jobs with one rate key may declare different rates, so the lanes that it holds back are unblocked.
 local function spend(bucket, rate, starts)
   if not rate or starts == 0 then return end
   call('ZADD', Q .. 'rate', string.format('%.0f', used_until(bucket, rate) + starts * rate[1]), bucket)
@@ -173,7 +173,7 @@ local function room_by(what, most)
   return math.max(0, most - tonumber(call('HGET', Q .. 'running', what) or 0) - (slots[what] or 0))
 end
 
--- What the operator says of a task wins over what its jobs declare.
+-- A limit set by the operator wins over one that jobs declare.
 local function task_limit(task, said)
   local own = limits(task)
   return own.r or said.r, own.m or said.m
@@ -187,7 +187,7 @@ local function class_room(task, said)
   )
 end
 
--- How many jobs the limits of its group and keys let start; if none, until when, and for want of which slot.
+-- The number of jobs that the limits of the group and the keys let start; if none, until when, and the cause.
 local function lane_room(group, rate_key, running_key, said)
   local room = MANY
   if group ~= '' then
@@ -216,8 +216,8 @@ local function spend_start(task, rate_key, class_said, lane_said, starts)
   if rate_key ~= '' then spend('k:' .. rate_key, lane_said.r, starts) end
 end
 
--- Of the group whose turn it is the lane with the oldest head. What is held back is put aside, so that it is met once, and
--- a bounded number per script: with more, the next take goes on.
+-- The lane with the oldest head, of the group whose turn it is. Lanes that are held back are put aside, so that each is
+-- met once, and BLOCK_STEP of them per script: the next take goes on.
 local BLOCK_STEP = 500
 local put_aside = 0
 local function free_lane(class)
@@ -246,14 +246,14 @@ local function free_lane(class)
   end
 end
 
--- Whether no other group has a turn to take, and whether no other lane of the class can be next.
+-- Two flags: no other group has a turn to take; no other lane of the class can be next.
 local function alone(free)
   local only = call('ZCARD', Q .. 'r:' .. free.class) == 1
   local sole = only and call('ZCARD', Q .. 'g:' .. free.class .. '\n' .. free.group) == 1
   return only and call('EXISTS', Q .. 'rb:' .. free.class) == 0, sole
 end
 
--- What a worker can run, from five arguments at `at`: version, tasks (JSON map or ''), priorities (the same).
+-- The filter in three arguments from `at` on: version, tasks (JSON map or ''), priorities (the same).
 local function read_filter(at)
   return {
     v = tonumber(ARGV[at]),
@@ -262,7 +262,7 @@ local function read_filter(at)
   }
 end
 
--- The classes that a filter lets run and of which a lane is free, in the order to look at them.
+-- The classes that the filter allows and that have a free lane, in the order of taking.
 local function open_classes(filter)
   local open = {}
   if setting('pause') then return open end

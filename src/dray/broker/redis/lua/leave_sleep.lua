@@ -1,4 +1,4 @@
--- rise: a waiter goes without looking. If it was rung meanwhile, another is woken instead.
+-- leave_sleep: removes a waiter whose wait was cancelled. If it was just woken, all others are woken instead.
 -- uses: base
 --
 -- ARGV[3] waiter

@@ -1,12 +1,12 @@
--- list: the ids of one queue that stand in one kind of place, a page of them.
--- uses: base job line
+-- list_ids: lists a page of the ids of one queue that stand in one kind of place.
+-- uses: base job lanes
 --
 -- ARGV[3] place: w waiting, d due, r ready, h held, e ended
--- ARGV[4] where to go on, '' at the start: "set, score, member", apart by byte 31  [5] how many
--- returns {whether that is all, where to go on, ids}
+-- ARGV[4] cursor, '' at the start: "set, score, member", separated by byte 31  [5] limit
+-- returns {1 if the page is the last, cursor, ids}
 --
 -- Up to SMALL jobs of a place are listed together and in order (ready ones by their number in line, across lanes);
--- a larger place is walked lane by lane.
+-- a larger place is listed lane by lane.
 local SMALL = 1000
 local kind, most = ARGV[3], tonumber(ARGV[5])
 local sets = {}
@@ -14,7 +14,7 @@ if kind == 'w' then sets = { Q .. 'waiting' }
 elseif kind == 'd' then sets = { Q .. 'due' }
 elseif kind == 'e' then sets = { Q .. 'ended' }
 elseif kind == 'h' then
-  -- No more than what runs now: all at once.
+  -- Running jobs are few enough to be listed at once.
   local ids, seen = {}, {}
   for _, session in ipairs(call('HKEYS', Q .. 's')) do
     for _, ref in ipairs(call('SMEMBERS', Q .. 'h:' .. session)) do

@@ -1,8 +1,8 @@
--- evict: a job makes way for one of the same id in another queue; who waits for the id goes with it.
--- uses: base job line moves
+-- move_id_out: removes a job that is replaced by one of the same id in another queue, with its dependants and watchers.
+-- uses: base job lanes transitions
 --
--- ARGV[3] id  [4] 1 to remove a job that has not started
--- returns {dependants, watchers, aftermath}: what `adopt` is to be given
+-- ARGV[3] id  [4] 1: remove the job if it has not started
+-- returns {dependants, watchers, aftermath}; move_id_in takes the first two
 local id = ARGV[3]
 local job = load(id)
 if job and ARGV[4] == '1' and job.r == 0 and not_started[job.s] then

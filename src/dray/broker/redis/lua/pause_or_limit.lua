@@ -1,7 +1,7 @@
--- scope: pause, resume or limit a queue, or one task in it.
+-- pause_or_limit: pauses, resumes or limits a queue, or one task in it.
 -- uses: base
 --
--- ARGV[3] pause | resume | limits  [4] task or ''  [5] JSON: {by, reason}, or limits to change (null takes one back)
+-- ARGV[3] pause | resume | limits  [4] task or ''  [5] JSON: {by, reason}, or limits to change (null removes one)
 -- returns known: 1 once the queue is enlisted
 --
 -- Limits are stored as {t rate as text, r {interval, burst}, et enqueue_rate as text, e {interval, burst},
@@ -25,7 +25,7 @@ else
   else call('HDEL', Q .. 'set', 'limits' .. task)
   end
   note('M', '')
-  -- What limits held back is looked at again, a bounded number of lanes with each take.
+  -- Lanes that limits held back are checked again, a bounded number with each take.
   if call('EXISTS', Q .. 'blocked') == 1 then
     call('ZUNIONSTORE', Q .. 'blocked', 1, Q .. 'blocked', 'WEIGHTS', 0)
   end

@@ -1,11 +1,11 @@
--- plain: what the short ways (`*_plain.lua`) share with the whole way, placed before both.
+-- plain: functions that the fast paths (`*_plain.lua`) share with the full scripts, placed before both.
 --
--- A simple job has no group, no keys and no options but limits of its task as a whole and a due time; MORE is what its
--- attributes may say behind the class (see job). Its lane is "class\n\n\n", which is never held back.
+-- A simple job has no group, no keys and no options but limits of its task as a whole and a due time; MORE matches what
+-- its attributes may have behind the class (see job). Its lane is "class\n\n\n", which is never held back.
 local Q, call = KEYS[1], redis.call
 local MORE = '\n\n\n\n{["rmd:,%d%[%]]+}$'
 
--- GCRA in whole microseconds, as `policy.Rate`: a time too far ahead is the work of a clock that went back.
+-- GCRA in whole microseconds, as `policy.Rate`. A time too far ahead comes from a clock that went back.
 local function gcra_used(tat, rate, at)
   if tat < at or tat > at + rate[2] * rate[1] + 60000000 then return at end
   return tat
@@ -23,8 +23,8 @@ local function store_declared(key, field, rate, most)
   end
 end
 
--- New jobs stand behind all others of their lane, so only a lane that was empty has to be put up: where it stands
--- already, its head stays what it was. `entries`: number, id, number, id ... Returns the last turn given.
+-- Adds new jobs behind all others of their lane. Only a lane that was empty has to be listed; any other keeps its head.
+-- `entries`: number, id, number, id ... Returns the last turn given.
 local function join(class, entries, turn)
   local lane = class .. '\n\n\n'
   call('ZADD', Q .. 'l:' .. lane, unpack(entries))
@@ -38,9 +38,9 @@ local function join(class, entries, turn)
   return turn
 end
 
--- Wakes as many as there are jobs of a class, of those who can run it (see `ring`). `asleep` is what `sleep` holds; who
--- is woken is struck off it.
-local function rouse(asleep, class, jobs)
+-- Wakes as many sleepers as there are jobs of a class, of those that can run it (see `wake_sleepers`), and strikes them
+-- off `asleep`, the content of `sleep`.
+local function wake_for_class(asleep, class, jobs)
   local channel = 'dray:' .. string.match(Q, '{(.-):') .. ':b:'
   local priority, task, version = string.match(class, '^(%d+)|(.-)|(%d+)$')
   for i = 1, #asleep, 2 do
@@ -55,8 +55,8 @@ local function rouse(asleep, class, jobs)
   end
 end
 
--- Wakes who would sleep beyond a time at which there is work; all, without one.
-local function rouse_early(asleep, due)
+-- Wakes the sleepers whose timeout is after `due`; all of them if `due` is nil.
+local function wake_before(asleep, due)
   local channel = 'dray:' .. string.match(Q, '{(.-):') .. ':b:'
   for i = 1, #asleep, 2 do
     if asleep[i + 1] and (not due or cjson.decode(asleep[i + 1]).u > due) then

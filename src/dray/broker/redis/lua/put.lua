@@ -1,18 +1,19 @@
--- put: accept jobs of one queue.
--- uses: base job line moves
+-- put: accepts jobs of one queue.
+-- uses: base job lanes transitions
 --
--- ARGV[3]  a token or '': jobs put under a token are put once, however often the call is repeated (see doc);
---          `i:TOKEN` STRING, for half an hour. It begins with when it was made, in µs by the server's clock; one
---          older than ten minutes is refused: its jobs are put under a new one by then (see `finish_intents`)
--- ARGV[4..] per job: id, body, extra. Extra is the class of a plain job (no key, bound, limit, group, delay, ttl or
---          dependency); "class\n{options}" of one that is plain but for limits of its task and a due time; else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies,
---          w those not done, we {dependency, state} of those that ended badly, oq another queue has a job of this
---          id that may be replaced
--- returns  {known, answers, aftermath}: known 1 once the queue is enlisted; answers 1 if all were new and are ready
---          now, a text if all were new: per job r or s, ready or scheduled; 0 if they were put before under this token, -1 if it is too old, else per job: verdict (c created, d duplicate, f full, l limited), state, id, replaced or '', and
---          the bound of a full queue, or in how many ms a limited one takes another, or ''
+-- ARGV[3]  a token or '': jobs put under a token are put once, even if the call is repeated (see doc);
+--          `i:TOKEN` STRING, for half an hour. A token begins with its time, in µs by the server's clock; one older
+--          than ten minutes is refused, because its jobs may have been put under a new one (see `finish_intents`)
+-- ARGV[4..] per job: id, body, extra. Extra is the class of a plain job (no key, bound, limit, group, delay, ttl,
+--          deadline or dependency); "class\n{options}" of a simple job, which has limits of its task or a due time;
+--          else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies, w those not done, we
+--          {dependency, state} of those that ended badly, oq another queue has a job of this id that may be replaced
+-- returns  {known, answers, aftermath}. known: 1 once the queue is enlisted. answers: 1 if all were new and are ready;
+--          a text if all were new, with r or s (ready or scheduled) per job; 0 if they were put before under this
+--          token; -1 if the token is too old; else per job: verdict (c created, d duplicate, f full, l limited), state,
+--          id, replaced or '', and the bound of a full queue, or the ms until a limited one takes another, or ''
 --
--- Nearly all jobs are plain: these are written together. The others take the moves one by one, in order.
+-- Nearly all jobs are plain: these are written together. The others take the transitions one by one, in order.
 local answers, plain, all_plain = {}, {}, true
 
 local function answer(verdict, state, id, replaced, bound)
@@ -42,7 +43,7 @@ local function flush()
   for _, class in ipairs(order) do
     local most = said[class] ~= '' and cjson.decode(said[class]) or {}
     store_declared('class', class, most.r, most.m)
-    line_add(class, '', class .. '\n\n\n', lanes[class])
+    lane_add(class, '', class .. '\n\n\n', lanes[class])
   end
   count('r', #plain / 3)
   plain = {}
@@ -52,7 +53,7 @@ local function ready_now()
   return tonumber(call('HGET', Q .. 'counts', 'r') or 0) + (counted.r or 0)
 end
 
--- Whom drop-oldest drops: the first in line of the least important that are not above `priority`.
+-- The job that drop-oldest drops: the first in line of the lowest priority that is not above `priority`.
 local function oldest_unimportant(priority)
   local best, first, id
   for _, class in ipairs(call('ZREVRANGEBYSCORE', Q .. 'index', '+inf', priority)) do
@@ -66,7 +67,7 @@ local function oldest_unimportant(priority)
   return id
 end
 
--- The bound the job would go beyond; makes room where it may drop another.
+-- The bound that the job would exceed, or nil; drops another job where that is allowed.
 local function full(job, extra)
   local set = limits()
   local bound = set.x or extra.mx
@@ -87,7 +88,7 @@ local function holders(job)
   return found
 end
 
--- The very same job again: a repeated call. The stamp alone says when this one came.
+-- True for the very same job again, from a repeated call. Only the stamps differ.
 local function same(id, body)
   local stored = call('HGET', Q .. 'job', id)
   local function rest(of) return string.match(tail(of), '^%d+ (.*)$') end
@@ -98,6 +99,7 @@ local function create(job, body, extra)
   call('HSET', Q .. 'job', job.id, body)
   jobs[job.id] = job
   claim_key(job)
+  if job.o.dl then job.dl = math.max(now, extra.d or 0) + job.o.dl end
   local ended = {}
   for i = 1, #(extra.we or {}), 2 do ended[extra.we[i]] = extra.we[i + 1] end
   for _, dependency in ipairs(extra.w or {}) do
@@ -109,7 +111,7 @@ local function create(job, body, extra)
     job.w = extra.w
     move(job, 'p', 'w')
   else
-    line_up(job, 'p', extra.d)
+    enqueue(job, 'p', extra.d)
   end
 end
 
@@ -180,7 +182,7 @@ for i = 4, #ARGV, 3 do
   seen[id] = true
 end
 flush()
--- Whoever waits for a job that was not accepted must not wait for ever.
+-- Dependants of a job that was not accepted must not wait forever.
 hint = '~'
 for i = 1, #answers, 5 do
   local id = ids[(i + 4) / 5]

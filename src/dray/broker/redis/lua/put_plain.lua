@@ -1,8 +1,9 @@
--- put_plain: the short way through `put`, for simple jobs that are new, in a queue that is not bounded.
--- What else comes goes the whole way, and finds nothing changed.
+-- put_plain: the fast path of put, for simple jobs that are new, in a queue without bounds. Otherwise it changes
+-- nothing and the full script goes on.
 -- uses: plain
 --
--- Takes and returns what put does. Jobs that start later are written head first: a body alone is a job that is ready.
+-- Takes and returns the same as put. Scheduled jobs are written head first, because a body without a head is a ready
+--          job.
 local function plainly()
   local first = ARGV[4]
   if ARGV[3] ~= '' or not first then return end
@@ -13,7 +14,7 @@ local function plainly()
     later = later or string.find(ARGV[i + 2], '"d":', 1, true)
     seen[id], ids[#ids + 1] = true, id
   end
-  -- Mostly none of these exists: one call instead of three.
+  -- Mostly none of these exists, so one call replaces three.
   local special = call('EXISTS', Q .. 'set', Q .. 'class', Q .. 'sleep') > 0
   local set = special and call('HGET', Q .. 'set', 'limits')
   if set then
@@ -81,17 +82,17 @@ local function plainly()
       call('HDEL', Q .. 'class', class)
     end
   end
-  local number, told = (n[4] or 0) + 1, (n[5] or 0) + #ids
-  call('HSET', Q .. 'n', 'line', line, 'turn', turn, 'feed', number, 'events', told)
-  call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / told))),
+  local number, total = (n[4] or 0) + 1, (n[5] or 0) + #ids
+  call('HSET', Q .. 'n', 'line', line, 'turn', turn, 'feed', number, 'events', total)
+  call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / total))),
     number .. '-0', 'a', at, 'e', 'p0 ' .. table.concat(ids, '\np0 '))
   local ready = #ids - #heads / 2
   if ready > 0 then call('HINCRBY', Q .. 'counts', 'r', ready) end
 
   local asleep = special and call('HGETALL', Q .. 'sleep') or {}
   if #asleep > 0 then
-    for _, class in ipairs(order) do rouse(asleep, class, #lanes[class] / 2) end
-    if soonest then rouse_early(asleep, soonest) end
+    for _, class in ipairs(order) do wake_for_class(asleep, class, #lanes[class] / 2) end
+    if soonest then wake_before(asleep, soonest) end
   end
   return { n[1] or 0, later and table.concat(states) or 1, { 0, {}, {} } }
 end

@@ -1,28 +1,29 @@
--- info: how a queue stands.
--- uses: base job line
+-- queue_info: reads counts, settings and ready jobs of a queue.
+-- uses: base job lanes
 --
--- returns {counts, settings, next due time or false, {priority, ready jobs seen, when the oldest of them was created,
+-- returns {counts, settings, next due time or false, {priority, ready jobs seen, created time of the oldest,
 --   groups not looked at, ...}}
 --
--- Work here is bounded: of each class some lanes are looked at, and of more than SMALL ready jobs only the heads of lanes.
+-- Work is bounded: some lanes of each class are read, and of more than SMALL ready jobs only the heads of lanes.
 local SMALL, LANES, LEAST = 50, 1000, 10
 local ready, priorities = {}, {}
 local upto = tonumber(call('HGET', Q .. 'counts', 'r') or 0) <= SMALL and -1 or 0
 
-local function look(one, lane)
+local function read_lane(one, lane)
   one.count = one.count + call('ZCARD', Q .. 'l:' .. lane)
   for _, id in ipairs(call('ZRANGE', Q .. 'l:' .. lane, 0, upto)) do
-    local job = load(id)
-    if job then one.oldest = math.min(one.oldest or job.created, job.created) end
+    -- A damaged job must not keep the queue from being shown.
+    local readable, job = pcall(load, id)
+    if readable and job and job.created then one.oldest = math.min(one.oldest or job.created, job.created) end
   end
 end
 
 -- Lanes that are held back stand in rings of their own.
-local function look_at_class(one, class, kind, left)
+local function read_class(one, class, kind, left)
   local groups = call('ZRANGE', Q .. 'r' .. kind .. ':' .. class, 0, left - 1)
   for _, group in ipairs(groups) do
     for _, lane in ipairs(call('ZRANGE', Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, 0, left - 1)) do
-      look(one, lane)
+      read_lane(one, lane)
     end
   end
   one.unseen = one.unseen + call('ZCARD', Q .. 'r' .. kind .. ':' .. class) - #groups
@@ -31,18 +32,18 @@ end
 local classes = call('ZRANGE', Q .. 'index', 0, LANES - 1)
 local share = math.max(LEAST, math.floor(LANES / math.max(1, #classes)))
 for _, class in ipairs(classes) do
-  local priority = priority_of(class)
+  local priority = priority_of(class) or 9
   if not ready[priority] then
     ready[priority] = { count = 0, unseen = 0 }
     priorities[#priorities + 1] = priority
   end
-  look_at_class(ready[priority], class, '', share)
-  look_at_class(ready[priority], class, 'b', share)
+  read_class(ready[priority], class, '', share)
+  read_class(ready[priority], class, 'b', share)
 end
-local told = {}
+local reply = {}
 for _, priority in ipairs(priorities) do
   local one = ready[priority]
-  for _, value in ipairs({ priority, one.count, one.oldest or now, one.unseen }) do told[#told + 1] = value end
+  for _, value in ipairs({ priority, one.count, one.oldest or now, one.unseen }) do reply[#reply + 1] = value end
 end
 local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
-return { call('HGETALL', Q .. 'counts'), call('HGETALL', Q .. 'set'), due or false, told }
+return { call('HGETALL', Q .. 'counts'), call('HGETALL', Q .. 'set'), due or false, reply }

@@ -1,14 +1,15 @@
--- release: a session ends in one queue; what it holds here is free now.
--- uses: base job line moves
+-- release: ends a session in one queue and frees the runs it holds there; of very many runs only some at a time.
+-- uses: base job lanes transitions
 --
--- ARGV[3] session  [4] epoch: a later opening of the same name is left alone  [5] 1 if what it held is suspect
--- ARGV[6..] runs that crashed alone: "run id"
--- returns {freed, aftermath}
-local session, blamed = ARGV[3], {}
-for i = 6, #ARGV do blamed[ARGV[i]] = true end
+-- ARGV[3] session  [4] epoch: a later opening of the same name is left alone  [5] 1 if its jobs are suspect
+-- ARGV[6] '', or a limit: frees so many runs and does not end the session yet
+-- ARGV[7..] runs that crashed alone: "run id"
+-- returns {number of freed runs, aftermath}
+local session, limit, blamed = ARGV[3], ARGV[6], {}
+for i = 7, #ARGV do blamed[ARGV[i]] = true end
 local stored = call('HGET', Q .. 's', session)
 if stored and cmsgpack.unpack(stored).e > tonumber(ARGV[4]) then return { 0, { 0, {}, {} } } end
-local held = call('SMEMBERS', Q .. 'h:' .. session)
+local held = limit == '' and call('SMEMBERS', Q .. 'h:' .. session) or call('SPOP', Q .. 'h:' .. session, limit)
 table.sort(held, function(one, other)
   local n, a = string.match(one, '^(%d+) (.*)$')
   local m, b = string.match(other, '^(%d+) (.*)$')
@@ -25,8 +26,9 @@ for _, ref in ipairs(held) do
   local run, id = string.match(ref, '^(%d+) (.*)$')
   local job = load(id)
   hint = job and string.format('1%016d', ARGV[4]) .. string.sub(member(job), 1, 16)
-  if job then crash(job, tonumber(run), ARGV[5] == '1', blamed[ref]) end
+  if job then crash(job, tonumber(run), ARGV[5] == '1' or blamed[ref], blamed[ref] and 1 or 0) end
 end
+if limit ~= '' then return { #held, aftermath() } end
 call('DEL', Q .. 'h:' .. session, Q .. 'v:' .. session, Q .. 'heard:' .. session)
 call('HDEL', Q .. 's', session)
 call('HDEL', Q .. 't', session)

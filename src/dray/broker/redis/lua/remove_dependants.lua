@@ -1,8 +1,8 @@
--- undepend: jobs that do not wait any more for jobs of this queue.
+-- remove_dependants: removes dependants from jobs of this queue, when they stopped waiting.
 -- uses: base
 --
 -- ARGV[3..] pairs: dependency, dependant
--- returns dependencies that are not in this queue (any more) and that nobody waits for now
+-- returns dependencies that do not exist in this queue and have no dependants left
 local gone = {}
 for i = 3, #ARGV, 2 do
   local dependency = ARGV[i]

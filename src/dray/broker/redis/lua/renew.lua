@@ -1,13 +1,14 @@
--- renew: a sign of life of one session, as far as one queue is concerned.
+-- renew: renews the lease of one session in one queue, stores progress, and returns the session's notifications.
 -- uses: base
 --
--- `heard:SESSION` SET "run id": what the last beat was told of; no reason to wake the session again
+-- `heard:SESSION` SET "run id": notifications that the last renew returned; these do not wake the session again
 --
 -- ARGV[3] session  [4] epoch  [5] lease  [6] expires   ARGV[7..] per report: id, run, progress
--- returns {enrolled, lost, cancelled}: lists of "run id"; enrolled 0 when this queue does not know this opening of the session
+-- returns {enrolled, lost, cancelled, forced}: lists of "run id"; enrolled is 0 if this queue does not know this
+--         opening of the session
 local session = ARGV[3]
 local stored = call('HGET', Q .. 's', session)
-if not stored or cmsgpack.unpack(stored).e ~= tonumber(ARGV[4]) then return { 0, {}, {} } end
+if not stored or cmsgpack.unpack(stored).e ~= tonumber(ARGV[4]) then return { 0, {}, {}, {} } end
 call('HSET', Q .. 's', session,
   cmsgpack.pack({ e = tonumber(ARGV[4]), l = tonumber(ARGV[5]), x = tonumber(ARGV[6]) }))
 for i = 7, #ARGV, 3 do
@@ -17,13 +18,17 @@ for i = 7, #ARGV, 3 do
     note('g', ARGV[i], ARGV[i + 1])
   end
 end
-local lost, cancelled = call('SMEMBERS', Q .. 'v:' .. session), {}
+local lost, cancelled, forced = call('SMEMBERS', Q .. 'v:' .. session), {}, {}
 local asked = call('HGETALL', Q .. 'asked')
 for i = 1, #asked, 2 do
-  if asked[i + 1] == session then cancelled[#cancelled + 1] = asked[i] end
+  local holder, mark = string.match(asked[i + 1], '^([^\n]*)(.*)$')
+  if holder == session then
+    cancelled[#cancelled + 1] = asked[i]
+    if mark ~= '' then forced[#forced + 1] = asked[i] end
+  end
 end
 call('DEL', Q .. 'heard:' .. session)
 if #lost > 0 then many('SADD', Q .. 'heard:' .. session, lost) end
 if #cancelled > 0 then many('SADD', Q .. 'heard:' .. session, cancelled) end
 close()
-return { 1, lost, cancelled }
+return { 1, lost, cancelled, forced }

@@ -1,22 +1,22 @@
--- mend: look at the next stretch of all that a queue keeps, and put right what no script could have left so.
--- uses: base job line moves
+-- repair: checks the next stretch of everything a queue keeps, and repairs damage that no script of dray can cause.
+-- uses: base job lanes transitions
 --
 -- `n` has a field `look` while rounds are under way: JSON, how far each has come.
 --
--- ARGV[3] how many entries of each kind to look at
--- returns {kinds of repair and how many: kind, count, ..., ids that clients made up, edges: dependency, dependant, ...,
---          aftermath}
+-- ARGV[3] number of entries of each kind to check
+-- returns {kinds of repair and their numbers: kind, count, ..., ids that clients made up, edges: dependency, dependant,
+--          ..., aftermath}
 local most, stored_look = tonumber(ARGV[3]), call('HGET', Q .. 'n', 'look')
 local look, fixed, repaired = cjson.decode(stored_look or '{}'), {}, false
 local queue = string.match(Q, '{.-:(.-)}')
 local LARGE, RECOUNT = 2000000, 5000
 
-local function mended(kind)
+local function note_repair(kind)
   fixed[kind] = (fixed[kind] or 0) + 1
   repaired = true
 end
 
--- The next stretch of a hash or set; names only, if that is all that is wanted and the server can.
+-- The next stretch of a hash or set; only the names, if asked for and supported by the server.
 local function stretch(command, key, count, names)
   local reply = names and redis.pcall(command, Q .. key, look[key] or '0', 'COUNT', count, 'NOVALUES')
   local bare = reply and not reply.err
@@ -28,7 +28,7 @@ local function stretch(command, key, count, names)
   return found
 end
 
--- Reads jobs together; how many bytes that were.
+-- Loads jobs together. Returns the number of bytes read.
 local function preload(ids)
   local unknown, bodiless, bytes = {}, {}, 0
   for _, id in ipairs(ids) do
@@ -46,7 +46,7 @@ local function preload(ids)
   return bytes
 end
 
--- Ready jobs that stand in their lanes, looked up together.
+-- The lanes in which ready jobs stand, read together.
 local in_lane = {}
 local function look_up_lanes(ids)
   local lanes = {}
@@ -70,7 +70,7 @@ local function number_of(job)
   end
 end
 
--- A lane is in its group, the group in its ring, the class in the index: held back, or not.
+-- True if the lane is in its group, the group in its ring, and the class in the index.
 local seen = {}
 local function lane_is_listed(job)
   local lane = lane_of(job)
@@ -84,11 +84,11 @@ local function lane_is_listed(job)
   return seen[lane]
 end
 
--- As if its first job had just joined: no limit holds it back until one is found to.
+-- Lists a lane as if its first job had just joined: no limit holds it back until `take` meets one.
 local function list_lane(lane)
   local class, group = lane_parts(lane)
   local name, head = class .. '\n' .. group, call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')[2]
-  mended('lane')
+  note_repair('lane')
   seen[lane] = true
   call('ZREM', Q .. 'blocked', lane)
   call('ZREM', Q .. 'gb:' .. name, lane)
@@ -101,7 +101,7 @@ local function list_lane(lane)
   woken.all = true
 end
 
-local function stand(job)
+local function repair_place(job)
   local kind = place[job.s]
   local there = kind == 'h'
   if kind == 'w' then there = call('ZSCORE', Q .. 'waiting', job.id)
@@ -111,7 +111,7 @@ local function stand(job)
     there = in_lane[job.id] == lane_of(job) or call('ZSCORE', Q .. 'l:' .. lane_of(job), job.id)
   end
   if not there then
-    mended('place')
+    note_repair('place')
     if kind == 'r' then number_of(job) end
     if kind == 'd' and not job.d then job.d = now end
     if kind == 'e' and not job.z then job.z = now end
@@ -125,20 +125,20 @@ local function holds(session, ref)
   return call('HEXISTS', Q .. 's', session) == 1, call('SISMEMBER', Q .. 'h:' .. session, ref) == 1
 end
 
--- A run is known to the session that holds it; what nobody holds is ready again, or was asked to stop.
-local function hold(job)
+-- The session that holds a run must know it. A running job without a live session becomes ready, or cancelled if asked.
+local function repair_runs(job)
   for _, run in ipairs(job.R or {}) do
     local ref = run[1] .. ' ' .. job.id
     local alive, known_there = holds(run[2], ref)
     if job.s ~= 'h' then
-      mended('run')
+      note_repair('run')
       call('SREM', Q .. 'h:' .. run[2], ref)
     elseif not alive then
-      mended('run')
+      note_repair('run')
       number_of(job)
-      return crash(job, run[1], true, false)
+      return crash(job, run[1], true, 0)
     elseif not known_there then
-      mended('run')
+      note_repair('run')
       call('SADD', Q .. 'h:' .. run[2], ref)
     end
   end
@@ -146,65 +146,78 @@ local function hold(job)
     job.R = nil
     save(job)
   elseif job.s == 'h' and not job.R then
-    mended('run')
-    job.u = 1
+    note_repair('run')
+    job.u = group_after(job.u, 0)
     number_of(job)
-    if job.c then finish(job, 'C', 'c', job.c) else move(job, 'X', 'r') end
+    if job.c then finish(job, 'C', 'c', job.c) else back_in_line(job, 'X') end
   end
 end
 
-local function wait(job)
+local function repair_waiting(job)
   if job.s == 'w' and not job.w then
-    mended('dependency')
-    line_up(job, 'R', job.o.d)
+    note_repair('dependency')
+    enqueue(job, 'R', job.o.d)
   elseif job.w and job.s ~= 'w' then
-    mended('dependency')
+    note_repair('dependency')
     stop_waiting(job)
     save(job)
   end
 end
 
-local function offer(job)
+local function repair_deadline(job)
+  if (job.dl ~= nil) ~= (job.o.dl ~= nil) then
+    note_repair('record')
+    job.dl = job.o.dl and math.max(now, job.d or job.o.d or 0) + job.o.dl
+    save(job)
+    index_deadline(job)
+  elseif job.dl and not_started[job.s] and tonumber(call('ZSCORE', Q .. 'deadline', member(job)) or -1) ~= job.dl then
+    note_repair('place')
+    index_deadline(job)
+  end
+end
+
+local function repair_offer(job)
   if not job.of then return end
   if job.s ~= 'h' then
-    mended('offer')
+    note_repair('offer')
     withdraw_offer(job)
   elseif not call('ZSCORE', Q .. 'offer', job.id) then
-    mended('offer')
+    note_repair('offer')
     call('ZADD', Q .. 'offer', now, job.id)
   end
 end
 
-local function owns(job)
+local function repair_key(job)
   if not job.o.k or job.o.kt or finished[job.s] then return end
   local id = key_holder(job.o.k)
   if id == job.id then return end
   local other = id and load(id)
   if other and other.o.k == job.o.k and not finished[other.s] then return end
-  mended('key')
+  note_repair('key')
   take_key(job.o.k, job.id)
 end
 
-local function mend_job(job)
+local function repair_job(job)
   if not words[job.s] then
-    mended('place')
+    note_repair('place')
     job.s = job.z and 'd' or 'r'
     save(job)
   end
-  hold(job)
-  wait(job)
-  stand(job)
-  offer(job)
-  owns(job)
+  repair_runs(job)
+  repair_waiting(job)
+  repair_deadline(job)
+  repair_place(job)
+  repair_offer(job)
+  repair_key(job)
   if job.e and not call('ZSCORE', Q .. 'ttl', member(job)) then
-    mended('place')
+    note_repair('place')
     call('ZADD', Q .. 'ttl', job.e, member(job))
   end
 end
 
--- Bodies are read to learn where a plain job belongs: if they are large, fewer are looked at next time.
+-- Plain jobs have no head, so their bodies are read. If these are large, fewer are read next time.
 local made_up, whole, tally = {}, look.job == nil, {}
-local function look_at_jobs()
+local function check_jobs()
   local step = look.step or most
   local ids = stretch('HSCAN', 'job', step, true)
   whole = whole and look.job == nil
@@ -212,15 +225,15 @@ local function look_at_jobs()
   look_up_lanes(ids)
   for _, id in ipairs(ids) do
     local job = load(id)
-    mend_job(job)
+    repair_job(job)
     tally[job.s] = (tally[job.s] or 0) + 1
     if #id ~= #queue + 33 or string.sub(id, 1, #queue + 1) ~= queue .. ':' then made_up[#made_up + 1] = id end
   end
   look.step = bytes > LARGE and math.max(10, math.floor(step * LARGE / bytes)) or nil
 end
 
--- Entries without a job, or of one that stands elsewhere.
-local function look_at_place(key, belongs, named)
+-- Removes entries without a job, or of a job that stands elsewhere.
+local function check_place(key, belongs, named)
   local first = look[key] or 0
   local entries = call('ZRANGE', Q .. key, first, first + most - 1)
   look[key] = #entries == most and first + most or nil
@@ -230,16 +243,16 @@ local function look_at_place(key, belongs, named)
   for i, text in ipairs(entries) do
     local job = load(ids[i])
     if not job or not belongs(job) or (not named and member(job) ~= text) then
-      mended(key == 'offer' and 'offer' or 'place')
+      note_repair(key == 'offer' and 'offer' or 'place')
       call('ZREM', Q .. key, text)
     end
   end
 end
 
-local function look_at_lane(class, group, lane, kind, score)
+local function check_lane(class, group, lane, kind, score)
   local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')[2]
   if not head then
-    mended('lane')
+    note_repair('lane')
     call('ZREM', Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, lane)
     call('ZREM', Q .. 'blocked', lane)
     call('HDEL', Q .. 'lane', lane)
@@ -248,8 +261,8 @@ local function look_at_lane(class, group, lane, kind, score)
   end
 end
 
--- Through the line, from class to group to lane to job: {rank of the class, '' or 'b', of the group, of the lane, of the job}.
-local function look_at_line()
+-- Checks lanes from class to group to lane to job. Cursor: ranks of {class, '' or 'b', group, lane, job}.
+local function check_line()
   local at, left = look.line or { 0, '', 0, 0, 0 }, most
   while at and left > 0 do
     local class, kind = call('ZRANGE', Q .. 'index', at[1], at[1])[1], at[2]
@@ -267,19 +280,19 @@ local function look_at_line()
     elseif not group then
       at = { at[1] + 1, '', 0, 0, 0 }
       if call('EXISTS', Q .. 'r:' .. class) == 0 and call('EXISTS', ring) == 0 then
-        mended('lane')
+        note_repair('lane')
         call('ZREM', Q .. 'index', class)
         call('HDEL', Q .. 'class', class)
       end
     elseif not found[1] then
       at = { at[1], kind, at[3] + 1, 0, 0 }
       if call('EXISTS', lanes) == 0 then
-        mended('lane')
+        note_repair('lane')
         call('ZREM', ring, group)
       end
     else
       local lane, asked = found[1], left
-      if at[5] == 0 then look_at_lane(class, group, lane, kind, found[2]) end
+      if at[5] == 0 then check_lane(class, group, lane, kind, found[2]) end
       local ids = call('ZRANGE', Q .. 'l:' .. lane, at[5], at[5] + asked - 1)
       left = left - #ids
       at = #ids < asked and { at[1], kind, at[3], at[4] + 1, 0 } or { at[1], kind, at[3], at[4], at[5] + #ids }
@@ -287,8 +300,8 @@ local function look_at_line()
       for _, id in ipairs(ids) do
         local job = load(id)
         if not job or job.s ~= 'r' or lane_of(job) ~= lane then
-          mended('place')
-          line_remove(class, group, lane, { id })
+          note_repair('place')
+          lane_remove(class, group, lane, { id })
         end
       end
     end
@@ -296,27 +309,27 @@ local function look_at_line()
   look.line = at
 end
 
-local function look_at_keys()
+local function check_keys()
   local keys = stretch('HSCAN', 'key', most)
   for i = 1, #keys, 2 do
     local id, ends = string.match(keys[i + 1], '^(.*)\n(%d*)$')
     local job = id and load(id)
     if not job or job.o.k ~= keys[i] or (finished[job.s] and ends == '') then
-      mended('key')
+      note_repair('key')
       call('HDEL', Q .. 'key', keys[i])
       call('ZREM', Q .. 'keyttl', keys[i])
     end
   end
 end
 
--- A head without its body cannot run: it ends, and is forgotten.
-local function look_at_parts()
+-- A head without its body cannot run: the job dies and is forgotten.
+local function check_parts()
   local heads = stretch('HSCAN', 'head', most / 4)
   for i = 1, #heads, 2 do
     if call('HEXISTS', Q .. 'job', heads[i]) == 0 then
       local job = load(heads[i])
-      mended('record')
-      mend_job(job)
+      note_repair('record')
+      repair_job(job)
       if not finished[job.s] then bury(job, 'undecodable: its body is gone') end
       forget(job)
     end
@@ -324,15 +337,15 @@ local function look_at_parts()
   for _, key in ipairs({ 'res', 'err' }) do
     for _, id in ipairs(stretch('HSCAN', key, most / 4, true)) do
       if call('HEXISTS', Q .. 'job', id) == 0 then
-        mended('record')
+        note_repair('record')
         call('HDEL', Q .. key, id)
       end
     end
   end
 end
 
--- A lane that is held back is among the lanes of its group that are; else nothing that touches it could work.
-local function look_at_blocked()
+-- A lane in `blocked` must be among the blocked lanes of its group, else every script that touches it fails.
+local function check_blocked()
   local first = look.blocked or 0
   local lanes = call('ZRANGE', Q .. 'blocked', first, first + most - 1)
   look.blocked = #lanes == most and first + most or nil
@@ -341,7 +354,7 @@ local function look_at_blocked()
     local name = (class or '') .. '\n' .. (group or '')
     local listed = class and call('ZSCORE', Q .. 'gb:' .. name, lane)
     if not listed or not call('ZSCORE', Q .. 'rb:' .. class, group) then
-      mended('lane')
+      note_repair('lane')
       call('ZREM', Q .. 'blocked', lane)
       call('ZREM', Q .. 'gb:' .. name, lane)
     end
@@ -349,32 +362,32 @@ local function look_at_blocked()
 end
 
 local edges = {}
-local function look_at_ends()
+local function check_ends()
   for _, id in ipairs(stretch('SSCAN', 'ends', 20)) do
     local waiting = call('ZRANGE', Q .. 'd:' .. id, 0, 19)
     for _, dependant in ipairs(waiting) do
       edges[#edges + 1], edges[#edges + 2] = id, dependant
     end
     if #waiting == 0 and call('EXISTS', Q .. 'w:' .. id) == 0 then
-      mended('record')
+      note_repair('record')
       call('SREM', Q .. 'ends', id)
     end
   end
 end
 
--- A hash of numbers as it should be.
+-- Corrects a hash of numbers.
 local function correct(key, truth, kind)
   local stored = call('HGETALL', Q .. key)
   for i = 1, #stored, 2 do
     local right = truth[stored[i]] or 0
     if tonumber(stored[i + 1]) ~= right then
-      mended(kind)
+      note_repair(kind)
       if right == 0 then call('HDEL', Q .. key, stored[i]) else call('HSET', Q .. key, stored[i], right) end
     end
     truth[stored[i]] = nil
   end
   for name, number in pairs(truth) do
-    mended(kind)
+    note_repair(kind)
     call('HSET', Q .. key, name, number)
   end
 end
@@ -385,9 +398,9 @@ local function numbers(key)
   return function(name) return found[name] or 0 end, found
 end
 
--- The slots in use are those of the runs held. All of them are counted once a round through the jobs, and when the
--- sums say that something is wrong, unless there are very many.
-local function look_at_slots()
+-- The slots in use are those of the runs held. They are counted once a round through the jobs, and when sums differ,
+-- unless there are very many.
+local function check_slots()
   local sessions, held = call('HKEYS', Q .. 's'), 0
   for _, session in ipairs(sessions) do held = held + call('SCARD', Q .. 'h:' .. session) end
   local running, all = numbers('running')
@@ -411,7 +424,7 @@ local function look_at_slots()
         if job.group ~= '' then add('g:' .. job.group) end
         if job.running_key ~= '' then add('k:' .. job.running_key) end
       else
-        mended('run')
+        note_repair('run')
         call('SREM', Q .. 'h:' .. session, ref)
       end
     end
@@ -423,8 +436,8 @@ local function look_at_slots()
   end
 end
 
--- Jobs per state: exact if all are in sight, else by the size of the places they stand in.
-local function look_at_counts()
+-- Jobs per state: exact if this script saw all jobs, else by the sizes of their places.
+local function check_counts()
   local total, of, all = call('HLEN', Q .. 'job'), numbers('counts')
   local waiting, due, ended = call('ZCARD', Q .. 'waiting'), call('ZCARD', Q .. 'due'), call('ZCARD', Q .. 'ended')
   local sum, seen_all = 0, 0
@@ -451,21 +464,22 @@ local function look_at_counts()
   correct('counts', right, 'count')
 end
 
-look_at_blocked()
-look_at_jobs()
-look_at_place('waiting', function(job) return job.s == 'w' end, true)
-look_at_place('due', function(job) return place[job.s] == 'd' end)
-look_at_place('ended', function(job) return place[job.s] == 'e' end)
-look_at_place('ttl', function(job) return job.e ~= nil end)
-look_at_place('offer', function(job) return job.s == 'h' and job.of end, true)
-look_at_line()
-look_at_keys()
-look_at_parts()
-look_at_ends()
--- What was just mended changes the numbers when this script closes: they are looked at the next time.
+check_blocked()
+check_jobs()
+check_place('waiting', function(job) return job.s == 'w' end, true)
+check_place('due', function(job) return place[job.s] == 'd' end)
+check_place('ended', function(job) return place[job.s] == 'e' end)
+check_place('ttl', function(job) return job.e ~= nil end)
+check_place('deadline', function(job) return job.dl and not_started[job.s] end)
+check_place('offer', function(job) return job.s == 'h' and job.of end, true)
+check_line()
+check_keys()
+check_parts()
+check_ends()
+-- A repair changes the numbers when this script closes, so they are checked next time.
 if not repaired then
-  look_at_slots()
-  look_at_counts()
+  check_slots()
+  check_counts()
 end
 local kept_look = next(look) and cjson.encode(look) or nil
 if kept_look ~= (stored_look or nil) then

@@ -1,10 +1,10 @@
--- session_end: a session is over. From here on its name is free; `ending` keeps what is left to do until every queue
--- has freed what it held there, so that a sweeper can go on where somebody died.
+-- session_end: ends a session in the namespace; its name is free afterwards. `ending` lists what is left to do until
+-- every queue has freed its runs, so that sweep can go on if the client dies.
 -- uses: namespace
 --
 -- `ending` HASH "epoch\nname" -> 1 suspect, 0 not; `eq:EPOCH` SET queues to release
 --
--- ARGV[2] session  [3] 1: only if its lease has run out  [4] 1 if what it held is suspect
+-- ARGV[2] session  [3] 1: only if its lease has run out  [4] 1 if its jobs are suspect
 -- returns {epoch or 0, queues}
 local stored = call('HGET', N .. 'session', ARGV[2])
 if not stored then return { 0, {} } end

@@ -1,8 +1,8 @@
--- session_enrol: a session is going to take from a queue. The queue is written down here before it hears of the session,
--- so that the end of the session reaches it.
+-- session_enrol: reads a session, and notes a queue that it is going to take from. The queue is noted here before it
+-- hears of the session, so that the end of the session reaches it.
 -- uses: namespace
 --
--- ARGV[2] session  [3] queue, or '' to ask only
+-- ARGV[2] session  [3] queue, or '' to read only
 -- returns {state, epoch, lease, expires, queues}; state: unknown, lost (past its lease), ok
 local stored = call('HGET', N .. 'session', ARGV[2])
 if not stored then return { 'unknown' } end

@@ -1,10 +1,11 @@
--- session_late: which sessions are past their lease, and whose end was begun but not brought to its end.
+-- session_lapsed: lists sessions past their lease, and those whose end is not done yet. Called by sweep.
 -- uses: namespace
 --
--- After the clock went back no lease ends later than if it had been renewed just now.
+-- After the clock went back, no lease ends later than if it had been renewed just now.
 --
--- returns {late names in the order of their opening, moved: {name, epoch, lease, expires, queues}, ending: {name, epoch,
---         suspect, queues}}
+-- ARGV[1] now
+-- returns {late names in the order of their opening, moved: {name, epoch, lease, expires, queues}, ending: {name,
+--         epoch, suspect, queues}}
 local late, moved, ending = {}, {}, {}
 local clock = tonumber(call('GET', N .. 'clock') or 0)
 local all = call('HGETALL', N .. 'session')

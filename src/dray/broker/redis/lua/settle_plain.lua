@@ -1,9 +1,9 @@
--- settle_plain: the short way through `settle`, for successes of first runs of simple jobs that nothing has happened to.
--- What else comes goes the whole way, and finds nothing changed.
+-- settle_plain: the fast path of settle, for successes of first runs of simple jobs. Otherwise it changes nothing and
+-- the full script goes on.
 -- uses: plain
 --
--- Takes and returns what settle does. Whoever watches one of the jobs and listens is sent what a read would show:
--- "id\nqueue now length-of-head length-of-body\n<head><body><result as given>", unless that is long.
+-- Takes and returns the same as settle. A watcher of a job that listens is sent what a read would show, unless that is
+-- long: "id\nqueue now length-of-head length-of-body\n<head><body><result as given>".
 local function plainly()
   local session = ARGV[3]
   local names, seen = {}, {}
@@ -44,7 +44,7 @@ local function plainly()
       results[size + 1], results[size + 2] = id, string.sub(result, 2)
     end
   end
-  -- Mostly none of these exists: one call instead of three.
+  -- Mostly none of these exists, so one call replaces three.
   local watched = {}
   if call('EXISTS', Q .. 'set', Q .. 'prog', Q .. 'ends') > 0 then
     if call('EXISTS', Q .. 'prog') > 0 then return end
@@ -71,8 +71,8 @@ local function plainly()
   if call('HINCRBY', Q .. 'running', 'q', -#names) == 0 then call('HDEL', Q .. 'running', 'q') end
   call('HINCRBY', Q .. 'counts', 'o', #names)
   if call('HINCRBY', Q .. 'counts', 'h', -#names) == 0 then call('HDEL', Q .. 'counts', 'h') end
-  local number, told = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #names)
-  call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / told))),
+  local number, total = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #names)
+  call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / total))),
     number .. '-0', 'a', at, 'e', 'S' .. table.concat(refs, '\nS'))
 
   for _, i in ipairs(watched) do
@@ -92,8 +92,8 @@ local function plainly()
     call('DEL', Q .. 'w:' .. id)
     call('SREM', Q .. 'ends', id)
   end
-  -- A slot that is free again may let start what a limit held back.
-  if slot then rouse_early(call('HGETALL', Q .. 'sleep')) end
+  -- A free slot may let a job start that a limit held back.
+  if slot then wake_before(call('HGETALL', Q .. 'sleep')) end
   return { 1, { 0, {}, {} } }
 end
 

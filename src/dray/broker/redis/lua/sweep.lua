@@ -1,20 +1,45 @@
--- sweep: one bounded kind of upkeep in one queue.
--- uses: base job line moves
+-- sweep: does one bounded kind of upkeep in one queue.
+-- uses: base job lanes transitions forget_queue_check
 --
--- ARGV[3] promote | expire | prune  [4] limit
--- returns {done, aftermath}
+-- ARGV[3] promote | expire | prune  [4] limit  [5] prune: for how many ms the feed of an empty queue is kept  [6] and
+--         the queue itself
+-- returns {number of jobs, aftermath, the newest feed number of a queue that may be forgotten (forget_queue_name), or
+--          0}
 local kind, limit = ARGV[3], tonumber(ARGV[4])
+local forgettable = 0
 
-local function expire()
-  local late = call('ZRANGEBYSCORE', Q .. 'ttl', '-inf', now, 'LIMIT', 0, limit)
-  for _, text in ipairs(late) do
-    local job = load(id_of(text))
-    hint = job and string.format('2%016.0f', job.e) .. string.sub(text, 1, 16) or ''
-    if job and job.s == 'r' then bury(job, 'expired: it was not started within its ttl')
-    else call('ZREM', Q .. 'ttl', text)
+-- Members of `ttl` and `deadline` whose time has come, each once, the longest overdue first.
+local function overdue()
+  local found, since = {}, {}
+  for _, key in ipairs({ 'ttl', 'deadline' }) do
+    local late = call('ZRANGEBYSCORE', Q .. key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+    for i = 1, #late, 2 do
+      local text, time = late[i], tonumber(late[i + 1])
+      if not since[text] then found[#found + 1] = text end
+      since[text] = math.min(since[text] or time, time)
     end
   end
-  return #late
+  table.sort(found, function(one, other)
+    if since[one] ~= since[other] then return since[one] < since[other] end
+    return one < other
+  end)
+  return found, since
+end
+
+local function expire()
+  local late, since = overdue()
+  for i = 1, math.min(#late, limit) do
+    local job = load(id_of(late[i]))
+    hint = string.format('2%016.0f', since[late[i]]) .. string.sub(late[i], 1, 16)
+    local reason = job and not_started[job.s] and why_too_late(job)
+    if reason then
+      bury(job, reason)
+    else
+      call('ZREM', Q .. 'ttl', late[i])
+      call('ZREM', Q .. 'deadline', late[i])
+    end
+  end
+  return math.min(#late, limit)
 end
 
 local function drop_keys()
@@ -25,7 +50,7 @@ local function drop_keys()
   end
 end
 
--- What nobody fetched for a day: its watcher is gone.
+-- A watcher that did not fetch its mail for a day is gone.
 local function drop_mail()
   for _, watcher in ipairs(call('SMEMBERS', Q .. 'mailed')) do
     call('ZREMRANGEBYSCORE', Q .. 'm:' .. watcher, '-inf', now - DAY)
@@ -33,11 +58,29 @@ local function drop_mail()
   end
 end
 
--- Sleepers look again by themselves long before: whoever did not is dead.
+-- A live sleeper registers again long before.
 local function drop_sleepers()
   local asleep = call('HGETALL', Q .. 'sleep')
   for i = 1, #asleep, 2 do
     if cjson.decode(asleep[i + 1]).u + 60000 < now then call('HDEL', Q .. 'sleep', asleep[i]) end
+  end
+end
+
+-- Drops the old feed of a queue without jobs. One number is skipped, so that a reader that comes back sees a gap.
+local function drop_feed()
+  if call('EXISTS', Q .. 'job', Q .. 'head') > 0 then return end
+  local n = call('HMGET', Q .. 'n', 'feed', 'idle', 'base')
+  if call('EXISTS', Q .. 'feed') == 1 then
+    local newest = call('XRANGE', Q .. 'feed', (n[1] or 0) .. '-0', '+', 'COUNT', 1)[1]
+    local written = newest and tonumber(newest[2][2]) or 0
+    if now < written + tonumber(ARGV[5]) then return end
+    call('DEL', Q .. 'feed')
+    call('HINCRBY', Q .. 'n', 'feed', 1)
+    call('HSET', Q .. 'n', 'idle', string.format('%.0f', written))
+  elseif not n[2] then
+    call('HSET', Q .. 'n', 'idle', at)
+  elseif now >= n[2] + ARGV[6] and is_bare() then
+    forgettable = (n[1] or 0) + (n[3] or 0) + 1
   end
 end
 
@@ -52,10 +95,11 @@ local function prune()
   drop_keys()
   drop_mail()
   drop_sleepers()
+  drop_feed()
   return #old
 end
 
--- After the clock went back, a time that is far ahead says nothing.
+-- After the clock went back, times that are far ahead are void.
 if kind == 'promote' then
   local before = tonumber(call('HGET', Q .. 'n', 'swept') or 0)
   if now < before - 1000 and call('EXISTS', Q .. 'blocked') == 1 then
@@ -64,4 +108,4 @@ if kind == 'promote' then
   if call('EXISTS', Q .. 'blocked') == 1 then call('HSET', Q .. 'n', 'swept', at) end
 end
 local done = kind == 'promote' and promote(limit) or kind == 'expire' and expire() or kind == 'prune' and prune()
-return { done, aftermath() }
+return { done, aftermath(), forgettable }

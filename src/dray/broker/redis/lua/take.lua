@@ -1,34 +1,31 @@
--- take: hand out jobs of one queue to a session, each with a new run number.
--- uses: base job line moves
+-- take: hands out jobs of one queue to a session, each with a new run number.
+-- uses: base job lanes transitions
 --
--- `s` HASH session -> {e epoch, l lease, x expires}: the lease, copied to every queue the session takes from, so that taking
---     is fenced without a look elsewhere; `t` HASH session -> "request offset\nrun id\n...": its last reply
+-- `s` HASH session -> {e epoch, l lease, x expires}: the lease, copied to every queue the session takes from, so that
+--     taking is fenced without a read elsewhere; `t` HASH session -> "request offset\nrun id\n...": its last reply
 --
--- ARGV[3] session  [4] request  [5] how many jobs earlier queues gave to this request  [6] want
+-- ARGV[3] session  [4] request  [5] number of jobs that earlier queues gave to this request  [6] want
 -- ARGV[7..9] filter: version, tasks, priorities   [10] '' or "epoch,lease,expires" to enrol the session with
--- returns {'unknown'} | {'lost'} | {'old', last} | {'ok', jobs, aftermath}; per job: id, run, failures, crashes, suspect,
---         class if its priority was edited or '', body; {'fresh', jobs, aftermath} if all are plain and in their first
---         run; per job: id, body
+-- returns {'unknown'} | {'lost'} | {'old', last} | {'ok', jobs, aftermath}; per job: id, run, failures, crashes,
+--         suspect, class if its priority was edited or '', deadline (a moment) or '', body; {'fresh', jobs, aftermath}
+--         if all are plain and in their first run; per job: id, body
 local session, request, want = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6])
 local given, fresh, refs, texts, buried = {}, {}, {}, {}, 0
 
--- Jobs that are in their first run come as pairs; once another is among them, all come in full, in order.
+-- Jobs in their first run are returned as pairs; once another job is among them, all are returned in full, in order.
 local function in_full()
   for i = 1, #fresh, 2 do
     local n = #given
     given[n + 1], given[n + 2], given[n + 3], given[n + 4] = fresh[i], '1', 0, 0
-    given[n + 5], given[n + 6], given[n + 7] = 0, '', fresh[i + 1]
+    given[n + 5], given[n + 6], given[n + 7], given[n + 8] = 0, '', '', fresh[i + 1]
   end
   fresh = {}
 end
 
-local function handed_out(id, run, failures, crashes, suspect, class, body)
-  in_full()
-  local n, m, ref = #given, #refs, run .. ' ' .. id
-  given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, run, failures, crashes
-  given[n + 5], given[n + 6], given[n + 7] = suspect, class, body
-  refs[m + 1] = ref
-  events[#events + 1] = 't' .. ref
+local function give(job, run, body)
+  local n = #given
+  given[n + 1], given[n + 2], given[n + 3], given[n + 4] = job.id, run, job.f or 0, job.x or 0
+  given[n + 5], given[n + 6], given[n + 7], given[n + 8] = job.u or 0, job.p or '', job.dl or '', body
 end
 
 local function start(job, body)
@@ -38,11 +35,15 @@ local function start(job, body)
   job.R = job.R or {}
   job.R[#job.R + 1] = { job.r, session, now }
   use_slots(job, 1)
+  index_deadline(job)
   save(job)
-  handed_out(job.id, tostring(job.r), job.f or 0, job.x or 0, job.u or 0, job.p or '', body)
+  in_full()
+  give(job, tostring(job.r), body)
+  local ref = job.r .. ' ' .. job.id
+  refs[#refs + 1], events[#events + 1] = ref, 't' .. ref
 end
 
--- The first jobs of a lane. Those that are too late are buried.
+-- Takes the first jobs of a lane. Expired and overdue ones are buried.
 local function take_lane(free, most, only_group)
   local ids = call('ZRANGE', Q .. 'l:' .. free.lane, 0, most - 1, 'WITHSCORES')
   local names, begun, plain = {}, {}, 0
@@ -51,7 +52,7 @@ local function take_lane(free, most, only_group)
   for i, id in ipairs(names) do
     local a = not heads[i] and not jobs[id] and tail(bodies[i])
     if a and is_simple(a) then
-      -- Its first run, and nothing special about it: no need to take it apart.
+      -- A simple job in its first run is not unpacked.
       texts[#texts + 1], texts[#texts + 2] = id, 'h1 ' .. ids[2 * i] .. ' ' .. at .. ' ' .. session .. '\n' .. a
       local n, ref = #fresh, '1 ' .. id
       fresh[n + 1], fresh[n + 2], refs[#refs + 1] = id, bodies[i], ref
@@ -60,8 +61,9 @@ local function take_lane(free, most, only_group)
       plain = plain + 1
     else
       local job = jobs[id] or known(id, heads[i], bodies[i])
-      if job.e and now >= job.e then
-        bury(job, 'expired: it was not started within its ttl')
+      local reason = why_too_late(job)
+      if reason then
+        bury(job, reason)
         buried = buried + 1
         if buried == 100 then break end
       else
@@ -77,8 +79,8 @@ local function take_lane(free, most, only_group)
     slot('t:' .. string.match(free.class, '^%d+|(.-)|'), plain)
   end
   if #begun > 0 then
-    line_remove(free.class, free.group, free.lane, begun, #begun == #names and #begun)
-    -- What it took itself needs nobody else's attention.
+    lane_remove(free.class, free.group, free.lane, begun, #begun == #names and #begun)
+    -- The jobs it took itself need no other worker.
     woken.ready[free.class] = math.max(0, (woken.ready[free.class] or 0) - #begun)
     count('r', -#begun)
     count('h', #begun)
@@ -104,13 +106,13 @@ local function take_class(open)
   end
 end
 
--- Second runs go first: they are late already. Never to a session that runs the job itself.
+-- Second runs go first, because they are late. A session that runs the job itself does not get them.
 local function take_offers(filter)
   for _, id in ipairs(call('ZRANGE', Q .. 'offer', 0, -1)) do
     local job = load(id)
     local mine = false
     for _, run in ipairs(job.R or {}) do mine = mine or run[2] == session end
-    if want > 0 and not mine and can_run(filter, job.class) and not paused(job.task) then
+    if want > 0 and not mine and can_run(filter, job.class) and not paused(job.task) and not is_overdue(job) then
       local by_key = { r = job.rate_key ~= '' and job.o.r or nil, m = job.running_key ~= '' and job.o.m or nil }
       local said = { r = job.rate_key == '' and job.o.r or nil, m = job.running_key == '' and job.o.m or nil }
       local room = lane_room(job.group, job.rate_key, job.running_key, by_key)
@@ -124,18 +126,14 @@ local function take_offers(filter)
   end
 end
 
--- The last reply again, less what is not held any more.
-local function again(last)
+-- The last reply again, less the runs that are not held any more.
+local function repeat_reply(last)
   for number, id in string.gmatch(last, '(%d+) ([^\n]*)') do
     local run = tonumber(number)
     local job = load(id)
     local held = false
     for _, one in ipairs(job and job.R or {}) do held = held or (one[1] == run and one[2] == session) end
-    if held then
-      local n = #given
-      given[n + 1], given[n + 2], given[n + 3], given[n + 4] = id, number, job.f or 0, job.x or 0
-      given[n + 5], given[n + 6], given[n + 7] = job.u or 0, job.p or '', call('HGET', Q .. 'job', id)
-    end
+    if held then give(job, number, call('HGET', Q .. 'job', id)) end
   end
   return { 'ok', given, { 0, {}, {} } }
 end
@@ -152,9 +150,9 @@ local stored = call('HGET', Q .. 't', session)
 local number, gave = string.match(stored or '0 0\n', '^(%d+) %d+\n(.*)$')
 local last = tonumber(number)
 if request < last then return { 'old', last } end
-if request == last then return again(gave) end
+if request == last then return repeat_reply(gave) end
 
-if early then adopt(early) end
+if early then add_fallen(early) end
 promote(1000 - (early and early.moved or 0))
 unblock_due()
 local filter = read_filter(7)

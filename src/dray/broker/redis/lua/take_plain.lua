@@ -1,10 +1,10 @@
--- take_plain: the short way through `take`, for a queue in which nothing is held back, offered or paused, from lanes without
--- group and keys, of simple jobs that start for the first time. Limits of the queue and of tasks are counted here as
--- there. What else there is goes the whole way, and finds nothing changed (all is read before anything is written) but
--- that simple jobs that were due are ready: `early` says which.
+-- take_plain: the fast path of take, for a queue in which nothing is held back, offered or paused, from lanes without
+-- group and keys, of simple jobs that start for the first time. Limits of the queue and of tasks are counted as in
+-- take. Otherwise the full script goes on; everything is read before anything is written, so it finds nothing changed,
+-- except that simple jobs that were due are ready: `early` lists them.
 -- uses: plain due
 --
--- Takes and returns what take does.
+-- Takes and returns the same as take.
 local early
 local function plainly()
   local session, want = ARGV[3], tonumber(ARGV[6])
@@ -33,7 +33,7 @@ local function plainly()
     early = fallen
   end
 
-  -- How many more of `most` may start by one limit (of the queue or a task); as `class_room`.
+  -- The number of `most` jobs that one limit (of the queue or a task) lets start; as `class_room`.
   local function within(most, what, top, rate)
     if top then
       local running = (call('HGET', Q .. 'running', what) or 0) + (started[what] or 0)
@@ -58,7 +58,7 @@ local function plainly()
     spent[what] = gcra_used(tat, rate, micros) + took * rate[1]
   end
 
-  -- Names have no characters that JSON writes otherwise.
+  -- Names have no characters that JSON escapes.
   local version, tasks, priorities = tonumber(ARGV[7]), ARGV[8], ARGV[9]
   local function open(class)
     local priority, task, needs = string.match(class, '^(%d+)|(.-)|(%d+)$')
@@ -71,7 +71,7 @@ local function plainly()
   end
 
   local fresh, refs, texts, parts = {}, {}, {}, {}
-  -- Whether all it gives are simple.
+  -- Reads jobs of a lane; false if one is not simple.
   local function read(part)
     local most = special and room(part) or want
     if most == 0 then return true end
@@ -101,7 +101,7 @@ local function plainly()
     return true
   end
 
-  -- One priority after the other; in it, who has the oldest head comes first.
+  -- One priority after the other; within one, the class with the oldest head first.
   local index, i = call('ZRANGE', Q .. 'index', 0, -1), 1
   while want > 0 and index[i] do
     local band, priority = {}, string.match(index[i], '^%d+')
@@ -150,11 +150,11 @@ local function plainly()
     if moved > 0 then
       events = table.concat(early.events, '\n') .. (#refs > 0 and '\n' or '') .. events
       local asleep = call('HGETALL', Q .. 'sleep')
-      -- What it took itself needs nobody else's attention.
-      for class, left in pairs(#asleep > 0 and early.ready or {}) do rouse(asleep, class, left) end
+      -- The jobs it took itself need no other worker.
+      for class, left in pairs(#asleep > 0 and early.ready or {}) do wake_for_class(asleep, class, left) end
     end
-    local number, told = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #refs + moved)
-    call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / told))),
+    local number, total = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #refs + moved)
+    call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / total))),
       number .. '-0', 'a', at, 'e', events)
   end
   call('HSET', Q .. 't', session, ARGV[4] .. ' ' .. ARGV[5] .. '\n' .. table.concat(refs, '\n'))

@@ -1,5 +1,6 @@
--- orphan: jobs that were not accepted; whoever waits for them must not wait for ever.
--- uses: base job line moves
+-- tell_dependants: posts to the dependants of jobs that were not accepted that these do not exist, so that none waits
+-- forever. Called by put.
+-- uses: base job lanes transitions
 --
 -- ARGV[3..] ids
 -- returns {0, aftermath}

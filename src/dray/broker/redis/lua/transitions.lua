@@ -1,21 +1,25 @@
--- moves: every way a job changes its place, as in dray.broker.memory.world. The new place is written before the old one
--- is left, except where both are the same kind of place.
+-- transitions: every way a job changes its place, as in dray.broker.memory.store. The new place is written before the
+-- old one is left, except where both are the same kind of place.
 -- uses: due
 --
 -- `key`      HASH key -> "id\nuntil" (until '' means: until its job ends); `keyttl` ZSET key -> until
--- `h:SESSION` SET "run id": what a session holds here; `v:SESSION` SET: runs that lost their validity
--- `asked`    HASH "run id" -> session: runs that are asked to stop; `prog` HASH "run id" -> progress
+-- `h:SESSION` SET "run id": runs that a session holds here; `v:SESSION` SET: runs that became void
+-- `asked`    HASH "run id" -> session: runs that are asked to stop, with "\n!" behind it: at once; `prog` HASH "run id"
+--            -> progress
 -- `offer`    ZSET id -> order of the offers
--- `ends`     SET ids whose end somebody waits for: `w:ID` SET watchers, `d:ID` ZSET jobs that depend on it
+-- `ends`     SET ids that have watchers or dependants: `w:ID` SET watchers, `d:ID` ZSET jobs that depend on it
 -- `m:WATCHER` ZSET id -> when it ended (kept for a day); `mailed` SET watchers with mail here
--- `out`      ZSET the outbox: "number\nstate\ndependant\ndependency\nhint", word that crosses queues;
---            the hint orders what one call did in several queues
+-- `out`      ZSET the outbox: "number\nstate\ndependant\ndependency\nhint", messages to other queues;
+--            the hint orders the messages that one call caused in several queues
 local done_ttl, dead_ttl = string.match(ARGV[2], '^(%d+),(-?%d+),')
 local NEVER = 2 ^ 51
 local DAY = 86400000
+local GROUP_MAX = 1000 -- dray.job.GROUP_MAX
+local RUNS_KEPT, RUN_ERROR_MAX = 20, 200 -- as in dray.job
+local EXPIRED, OVERDUE = 'expired: it was not started within its ttl', 'deadline: it was not finished in time'
 local place = { w = 'w', s = 'd', t = 'd', r = 'r', h = 'h', o = 'e', d = 'e', c = 'e' }
 local posted, forgotten, gone, hint = 0, {}, {}, ''
-local newcomer -- a job that is being put, and may wait for one that makes way for it
+local newcomer -- a job that is being put, and may depend on the job that it replaces
 
 local function forget_at(job)
   if job.s == 'd' then return job.z + (dead_ttl == '-1' and NEVER or tonumber(dead_ttl)) end
@@ -32,7 +36,7 @@ local function enter(job)
     woken.due = math.min(woken.due or job.d, job.d)
   elseif kind == 'r' then
     declare(job)
-    line_add(job.class, job.group, lane_of(job), { job.n, job.id })
+    lane_add(job.class, job.group, lane_of(job), { job.n, job.id })
   elseif kind == 'e' then call('ZADD', Q .. 'ended', string.format('%.0f', forget_at(job)), member(job))
   end
 end
@@ -41,8 +45,16 @@ local function leave(job, state)
   local kind = place[state]
   if kind == 'w' then call('ZREM', Q .. 'waiting', job.id)
   elseif kind == 'd' then call('ZREM', Q .. 'due', member(job))
-  elseif kind == 'r' then line_remove(job.class, job.group, lane_of(job), { job.id })
+  elseif kind == 'r' then lane_remove(job.class, job.group, lane_of(job), { job.id })
   elseif kind == 'e' then call('ZREM', Q .. 'ended', member(job))
+  end
+end
+
+-- `deadline` lists the jobs that do not run: a held run goes on past its deadline.
+local function index_deadline(job)
+  if not job.dl then return end
+  if not_started[job.s] then call('ZADD', Q .. 'deadline', job.dl, member(job))
+  else call('ZREM', Q .. 'deadline', member(job))
   end
 end
 
@@ -56,6 +68,7 @@ local function move(job, kind, to, run)
     enter(job)
     if from then leave(job, from) end
   end
+  index_deadline(job)
   if from then count(from, -1) end
   count(to, 1)
   save(job)
@@ -101,8 +114,8 @@ local function free_key(job)
   end
 end
 
--- To the end of the line, or to wait for its time.
-local function line_up(job, kind, due, run)
+-- Makes a job ready, at the end of the line, or scheduled until its due time.
+local function enqueue(job, kind, due, run)
   if due and due > now then
     job.d = due
     set_expires(job, nil)
@@ -130,18 +143,44 @@ local function use_slots(job, by)
   if job.running_key ~= '' then slot('k:' .. job.running_key, by) end
 end
 
--- A slot that is free again may let start what a limit held back.
+-- A free slot may let a job start that a limit held back.
 local function slot_freed(job)
   if job.group ~= '' then unblock_cause('g:' .. job.group) end
   if job.running_key ~= '' then unblock_cause('k:' .. job.running_key) end
   if job.o.m or job.running_key ~= '' or setting('limits') or setting('limits:' .. job.task) then woken.all = true end
 end
 
--- The run is over and its slot is free, once. Returns the session that held it.
-local function end_run(job, run)
+-- "Type: message" of a packed error, cut to RUN_ERROR_MAX bytes at a character boundary.
+local function short_error(problem)
+  if not problem or problem == '' then return '' end
+  local error = cmsgpack.unpack(problem)
+  local text = error[1] .. ': ' .. error[2]
+  if #text <= RUN_ERROR_MAX then return text end
+  local cut = string.sub(text, 1, RUN_ERROR_MAX)
+  local after = string.byte(text, RUN_ERROR_MAX + 1)
+  if after >= 128 and after < 192 then cut = string.gsub(cut, '[\192-\255][\128-\191]*$', '') end
+  return cut
+end
+
+local function add_past_run(job, run)
+  local past = job.P or {}
+  past[#past + 1] = run
+  if #past > RUNS_KEPT then table.remove(past, 1) end
+  job.P = past
+end
+
+-- Ends a run and frees its slot. Returns the session that held it.
+local function end_run(job, run, how, problem)
   local left, session = {}, nil
   for _, one in ipairs(job.R or {}) do
-    if one[1] == run then session = one[2] else left[#left + 1] = one end
+    if one[1] ~= run then
+      left[#left + 1] = one
+    else
+      session = one[2]
+      if how ~= 'succeeded' or job.r > 1 then
+        add_past_run(job, { run, session, one[3], now, how, short_error(problem) })
+      end
+    end
   end
   job.R = #left > 0 and left or nil
   local ref = run .. ' ' .. job.id
@@ -167,9 +206,9 @@ local function tell_dependants(id, ended)
   end
 end
 
--- Word for those who watch the job, and for the jobs that wait for it. A watcher that listens is sent "id\n", and after
--- a plain success what became of the job (settle_plain), so that nobody has to read it; others find mail when they come.
-local function tell(id, ended)
+-- Tells watchers and dependants that a job ended. A watcher that listens is sent "id\n", and after a plain success the
+-- whole job (see settle_plain); a watcher that does not listen finds mail when it comes.
+local function announce_end(id, ended)
   if call('SISMEMBER', Q .. 'ends', id) == 0 then return end
   for _, watcher in ipairs(call('SMEMBERS', Q .. 'w:' .. id)) do
     if call('PUBLISH', channel('w', watcher), id .. '\n') == 0 then
@@ -183,7 +222,7 @@ local function tell(id, ended)
   if call('EXISTS', Q .. 'd:' .. id) == 0 then call('SREM', Q .. 'ends', id) end
 end
 
--- Those it waits for are told by the caller, as they may be in other slots.
+-- The caller removes it from its dependencies, which may be in other slots.
 local function stop_waiting(job)
   for _, dependency in ipairs(job.w or {}) do
     forgotten[#forgotten + 1] = dependency
@@ -192,10 +231,10 @@ local function stop_waiting(job)
   job.w = nil
 end
 
--- The end: other runs are void, the key is free or stays taken for `once`, who waits is told.
+-- Finishes a job: other runs become void, the key is freed or kept for `once`, watchers and dependants are notified.
 local function finish(job, kind, to, reason, run)
   for _, other in ipairs(job.R or {}) do
-    local session = end_run(job, other[1])
+    local session = end_run(job, other[1], 'overtaken')
     call('SADD', Q .. 'v:' .. session, other[1] .. ' ' .. job.id)
     call('PUBLISH', channel('s', session), '1')
   end
@@ -204,30 +243,48 @@ local function finish(job, kind, to, reason, run)
   job.z, job.y, job.d, job.c = now, reason, nil, nil
   move(job, kind, to, run)
   free_key(job)
-  tell(job.id, words[to])
+  announce_end(job.id, words[to])
 end
 
 local function bury(job, reason, run)
   finish(job, 'D', 'd', reason, run)
 end
 
--- Whoever ran it is gone. Only a crash alone in a child counts against the job itself.
-local function crash(job, run, suspect, blamed)
-  end_run(job, run)
-  if suspect or blamed then job.u = 1 end
-  if blamed then job.x = (job.x or 0) + 1 end
+-- The reason why a job that does not run must die now, or nil.
+local function why_too_late(job)
+  if job.e and now >= job.e then return EXPIRED end
+  return is_overdue(job) and OVERDUE or nil
+end
+
+-- Back to its old number in line, unless its deadline has passed.
+local function back_in_line(job, kind, run)
+  if is_overdue(job) then bury(job, OVERDUE, run) else move(job, kind, 'r', run) end
+end
+
+-- The size of the group in which a suspect runs next, after a process died that ran `together` jobs (0: a worker).
+local function group_after(before, together)
+  local half = together > 0 and math.ceil(together / 2) or GROUP_MAX
+  return math.min((before or 0) > 0 and before or GROUP_MAX, half)
+end
+
+-- A run ended because its worker (`together` 0) or a child with so many jobs died. Alone, that counts as a crash.
+local function crash(job, run, suspect, together, problem)
+  end_run(job, run, together == 1 and 'crashed' or suspect and 'lost' or 'given_back', problem)
+  if suspect then job.u = group_after(job.u, together) end
+  if together == 1 then job.x = (job.x or 0) + 1 end
   if job.c then finish(job, 'C', 'c', job.c, run)
   elseif (job.x or 0) >= (job.o.x or 3) then
     bury(job, 'poison: it crashed ' .. job.x .. ' times while running alone', run)
   elseif job.R then note('E', job.id, run)
-  else move(job, (suspect or blamed) and 'X' or 'G', 'r', run)
+  else back_in_line(job, suspect and 'X' or 'G', run)
   end
 end
 
--- Without telling anybody: another job takes its place under the same id, or `forget` tells.
+-- Tells neither watchers nor dependants: another job takes the id, or `forget` tells them.
 local function remove(job)
   stop_waiting(job)
   set_expires(job, nil)
+  if job.dl then call('ZREM', Q .. 'deadline', member(job)) end
   leave(job, job.s)
   count(job.s, -1)
   job.s = ''
@@ -240,16 +297,16 @@ local function remove(job)
   dirty[job.id], jobs[job.id] = nil, nil
 end
 
--- For records past their retention: no word in the feed, but for those who wait.
+-- For records past their retention: no event in the feed, but watchers and dependants are notified.
 local function forget(job)
   remove(job)
-  tell(job.id, 'not_found')
+  announce_end(job.id, 'not_found')
   if call('EXISTS', Q .. 'd:' .. job.id) == 0 then gone[#gone + 1] = job.id end
 end
 
--- What is left to do in other slots: whether the outbox has word, (dependency, dependant) pairs to take apart, ids gone.
--- A job put again under its id may wait for the same job as before: that pair stays.
-local function apart()
+-- Pairs (dependency, dependant) to remove in other slots. A job put again under its id may wait for the same job as
+-- before: that pair stays.
+local function pairs_to_remove()
   local pairs_left = {}
   for i = 1, #forgotten, 2 do
     local waits, job = false, jobs[forgotten[i + 1]]
@@ -261,26 +318,27 @@ local function apart()
   return pairs_left
 end
 
+-- The follow-up work in other slots: 1 if the outbox has messages, pairs to remove, ids that are gone.
 local function aftermath()
   save_all()
   close()
-  return { posted, apart(), gone }
+  return { posted, pairs_to_remove(), gone }
 end
 
--- What simple jobs that fell due leave to tell.
-local function adopt(fallen)
+-- Adds the events and counts of simple jobs that fell due.
+local function add_fallen(fallen)
   for _, event in ipairs(fallen.events) do events[#events + 1] = event end
   count('s', -fallen.moved)
   count('r', fallen.moved)
   for class, joined in pairs(fallen.ready) do woken.ready[class] = (woken.ready[class] or 0) + joined end
 end
 
--- Jobs whose time has come, the longest overdue first: as `line_up` one by one, but each lane is joined once.
+-- Makes due jobs ready, the longest overdue first: as `enqueue` one by one, but each lane is joined once.
 local function promote(limit)
   local fallen = next(jobs) == nil and fall_due(now, limit)
   if fallen == nil then return 0 end
   if fallen then
-    adopt(fallen)
+    add_fallen(fallen)
     return fallen.moved
   end
   local due = call('ZRANGEBYSCORE', Q .. 'due', '-inf', now, 'LIMIT', 0, limit)
@@ -312,9 +370,9 @@ local function promote(limit)
   for _, lane in ipairs(names) do
     local entries = lanes[lane]
     count('r', #entries / 2)
-    line_add(entries.last.class, entries.last.group, lane, entries)
+    lane_add(entries.last.class, entries.last.group, lane, entries)
   end
-  -- What the last to join declares counts.
+  -- The limits that the last job to join declares count.
   table.sort(names, function(one, other) return lanes[one].last.n < lanes[other].last.n end)
   for _, lane in ipairs(names) do declare(lanes[lane].last) end
   return #due

@@ -1,8 +1,10 @@
--- doubtful: what somebody who died between two steps may have left unfinished here, for `sweep` to look into.
+-- unfinished_cross_slot: lists sessions and waiting jobs of this queue that a client which died between two slots may
+-- have left half done. sweep looks at them.
 -- uses: base job
 --
--- ARGV[3] how many waiting jobs to step over  [4] how many to look at
--- returns {sessions past their lease as this queue knows it: name, epoch, ..., waiting jobs: {id, orphan, dependency, ...}}
+-- ARGV[3] number of waiting jobs to skip  [4] number to look at
+-- returns {sessions past their lease as this queue knows it: name, epoch, ..., waiting jobs: {id, orphan, dependency,
+--          ...}}
 local late, waiting = {}, {}
 local sessions = call('HGETALL', Q .. 's')
 for i = 1, #sessions, 2 do

@@ -1,4 +1,4 @@
--- The layout of the embedded broker. Names follow the reference (dray.broker.memory.world).
+-- The layout of the embedded broker. Names follow the reference (dray.broker.memory.store).
 -- Times are milliseconds since the epoch. Small values that a broker never looks into are msgpack.
 
 CREATE TABLE namespaces (
@@ -6,7 +6,7 @@ CREATE TABLE namespaces (
   name TEXT NOT NULL UNIQUE,
   -- The newest version of any document: it only grows.
   counter INTEGER NOT NULL DEFAULT 0,
-  -- How many sessions were ever opened.
+  -- The newest epoch of a session: it only grows.
   opened INTEGER NOT NULL DEFAULT 0
 );
 

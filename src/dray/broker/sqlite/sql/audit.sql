@@ -86,6 +86,10 @@ SELECT id || ' should be offered' FROM jobs WHERE ns = ?1 AND offered AND seq NO
 -- name: audit_expires
 SELECT id || ' would expire though it is not ready' FROM jobs WHERE ns = ?1 AND expires IS NOT NULL AND state <> 2
 
+-- name: audit_deadlines
+SELECT id || ' lacks the moment of its deadline, or has one without a deadline' FROM jobs
+WHERE ns = ?1 AND (deadline IS NULL) <> (deadline_at IS NULL)
+
 -- name: audit_bodies
 SELECT id || ' has no body' FROM jobs WHERE ns = ?1 AND seq NOT IN (SELECT job FROM bodies)
 
@@ -94,6 +98,9 @@ SELECT 'body ' || job || ' has no job' FROM bodies WHERE ?1 = ?1 AND job NOT IN 
 
 -- name: audit_orphan_ends
 SELECT 'end ' || job || ' has no job' FROM ends WHERE ns = ?1 AND job NOT IN (SELECT seq FROM jobs)
+
+-- name: audit_orphan_past
+SELECT 'past runs ' || job || ' have no job' FROM past WHERE ?1 = ?1 AND job NOT IN (SELECT seq FROM jobs)
 
 -- name: audit_orphan_watchers
 SELECT watcher || ' watches a job that does not exist' FROM watchers WHERE ?1 = ?1 AND job NOT IN (SELECT seq FROM jobs)

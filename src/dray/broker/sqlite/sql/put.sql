@@ -2,8 +2,8 @@
 -- The seq is given, so that a batch needs no reply from each row.
 INSERT INTO jobs (seq, ns, id, queue, state, lane, pos, line, created, expires, task, priority,
   version, grp, rate, rate_key, max_running, running_key, key, key_ttl, once, ttl, due, orphan, result_ttl,
-  max_crashes, speculate)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  max_crashes, speculate, deadline, deadline_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_body
 INSERT INTO bodies (job, envelope) VALUES (?, ?)
@@ -18,10 +18,11 @@ SELECT id FROM jobs WHERE ns = ? AND id IN (SELECT value FROM json_each(?))
 SELECT state FROM jobs WHERE ns = ? AND id = ?
 
 -- name: job_columns
--- In the order in which `Kept` unpacks them.
+-- In the order in which `JobRow` unpacks them.
 SELECT seq, id, queue, state, lane, pos, run, settled, failures, crashes, suspect, runs, offered,
   line, created, started, finished, expires, cancel, task, priority, version, grp, rate, rate_key,
-  max_running, running_key, key, key_ttl, once, ttl, due, orphan, result_ttl, max_crashes, speculate
+  max_running, running_key, key, key_ttl, once, ttl, due, orphan, result_ttl, max_crashes, speculate,
+  deadline, deadline_at
 FROM jobs
 
 -- name: save_job
@@ -29,6 +30,9 @@ UPDATE jobs SET state = ?, lane = ?, pos = ?, run = ?, settled = ?, failures = ?
   suspect = ?, runs = ?, offered = ?, line = ?, started = ?, finished = ?, expires = ?, cancel = ?,
   priority = ?
 WHERE seq = ?
+
+-- name: set_deadline
+UPDATE jobs SET deadline_at = ? WHERE seq = ?
 
 -- name: leave_line
 UPDATE jobs SET state = -1, lane = 0 WHERE seq = ?
@@ -43,7 +47,8 @@ DELETE FROM bodies WHERE job = ?
 SELECT envelope FROM bodies WHERE job = ?
 
 -- name: next_version
-UPDATE namespaces SET counter = counter + 1 WHERE id = ? RETURNING counter
+-- It begins with the time, so that a new file does not repeat the numbers of one that was lost.
+UPDATE namespaces SET counter = iif(counter, counter + 1, max(1, ?2)) WHERE id = ?1 RETURNING counter
 
 -- name: save_end
 INSERT INTO ends (job, result, error, reason, ns, expires) VALUES (?, ?, ?, ?, ?, ?)
@@ -119,8 +124,8 @@ SELECT seq, job, dependency, state FROM outbox WHERE ns = ? ORDER BY seq LIMIT 1
 -- name: delivered
 DELETE FROM outbox WHERE seq = ?
 
--- name: anyone_told
--- Whether anybody anywhere watches or waits for a job: usually nobody, and then no job need be asked.
+-- name: any_listener
+-- Any watcher or dependency at all: usually there is none, and then no job need be looked up.
 SELECT EXISTS (SELECT 1 FROM watchers), EXISTS (SELECT 1 FROM dependencies)
 
 -- name: watchers_of

@@ -1,8 +1,9 @@
 -- name: record
 SELECT j.seq, j.state, j.pos, j.created, j.expires, j.run, j.settled, j.failures, j.crashes,
   j.suspect, j.cancel, j.started, j.finished, j.id, j.task, j.priority, j.version, q.name, j.result_ttl,
-  b.envelope, coalesce(j.result, e.result), e.error, e.reason
+  b.envelope, j.deadline_at, coalesce(j.result, e.result), e.error, e.reason, p.runs
 FROM jobs j JOIN queues q ON q.id = j.queue LEFT JOIN bodies b ON b.job = j.seq LEFT JOIN ends e ON e.job = j.seq
+LEFT JOIN past p ON p.job = j.seq
 
 -- name: watch
 INSERT OR IGNORE INTO watchers (job, watcher) VALUES (?, ?)
@@ -14,6 +15,17 @@ UPDATE watchers SET job = ? WHERE job = ?
 -- In the order of arrival, which no edit changes.
 SELECT j.seq, j.id, j.state, q.name, j.task, j.priority, j.grp, j.key FROM jobs j JOIN queues q ON q.id = j.queue
 WHERE j.seq > ? AND j.ns = ? ORDER BY j.seq LIMIT ?
+
+-- name: arrived_before
+SELECT j.seq, j.id, j.created, j.state, q.name, j.task, j.priority, j.grp, j.key
+FROM jobs j JOIN queues q ON q.id = j.queue WHERE j.seq < ? AND j.ns = ? ORDER BY j.seq DESC LIMIT ?
+
+-- name: arrived_as
+SELECT j.seq, j.id, j.created, j.state, q.name, j.task, j.priority, j.grp, j.key
+FROM jobs j JOIN queues q ON q.id = j.queue WHERE j.seq = ?
+
+-- name: seqs_of_state
+SELECT seq FROM jobs WHERE queue = ? AND state = ? LIMIT ?
 
 -- name: all_queues
 SELECT id, name, paused, limits FROM queues WHERE ns = ? ORDER BY name
@@ -40,8 +52,8 @@ ON CONFLICT (ns, kind, name) DO UPDATE SET value = excluded.value, version = exc
 DELETE FROM docs WHERE ns = ? AND kind = ? AND name = ?
 
 -- name: feed_ends
-SELECT q.id, q.name, q.entries, coalesce((SELECT min(number) FROM events WHERE queue = q.id), q.entries + 1)
-FROM queues q WHERE q.ns = ? ORDER BY q.name
+SELECT q.id, q.name, q.entries, (SELECT min(number) FROM events WHERE queue = q.id) AS oldest
+FROM queues q WHERE q.ns = ? AND oldest IS NOT NULL ORDER BY q.name
 
 -- name: read_entries
 SELECT number, at, body FROM events WHERE queue = ? AND number > ? ORDER BY number LIMIT ?

@@ -5,7 +5,7 @@
 -- name: look_jobs
 SELECT j.ns = ?1 AND (q.id IS NULL OR j.state NOT BETWEEN 0 AND 7 OR b.job IS NULL
   OR (j.state <> 3 AND j.runs > 0) OR (j.state = 3 AND j.runs = 0)
-  OR (j.expires IS NOT NULL AND j.state <> 2)
+  OR (j.expires IS NOT NULL AND j.state <> 2) OR (j.deadline IS NULL) <> (j.deadline_at IS NULL)
   OR (j.offered <> 0) <> EXISTS (SELECT 1 FROM offers o WHERE o.job = j.seq) OR (j.offered AND j.state <> 3)
   OR (j.state = 0 AND NOT EXISTS (SELECT 1 FROM dependencies d WHERE d.job = j.seq))
   OR (j.state = 2) <> (j.lane <> 0)
@@ -53,7 +53,7 @@ FROM (SELECT * FROM keys WHERE (queue, key) > (?3, ?4) ORDER BY queue, key LIMIT
 LEFT JOIN jobs j ON j.seq = k.job
 
 -- name: look_dependencies
--- A dependency that has ended is told of by a message in the outbox, unless its end is one that is waited out.
+-- The outbox holds a message about a dependency that has ended, unless the job waits on in spite of it.
 SELECT j.state IS NOT 0 OR (o.state BETWEEN 5 AND 7 AND (o.state = 5 OR j.orphan IS NOT 'wait')
     AND NOT EXISTS (SELECT 1 FROM outbox m WHERE m.job = d.job AND m.dependency = d.dependency)),
   d.dependency, d.job, j.state, o.state
@@ -72,6 +72,10 @@ LEFT JOIN jobs j ON j.seq = b.job WHERE ?1 = ?1
 -- name: look_ends
 SELECT j.seq IS NULL, e.job FROM (SELECT job FROM ends WHERE job > ?3 ORDER BY job LIMIT ?2) e
 LEFT JOIN jobs j ON j.seq = e.job WHERE ?1 = ?1
+
+-- name: look_past
+SELECT j.seq IS NULL, p.job FROM (SELECT job FROM past WHERE job > ?3 ORDER BY job LIMIT ?2) p
+LEFT JOIN jobs j ON j.seq = p.job WHERE ?1 = ?1
 
 -- name: look_watchers
 SELECT j.seq IS NULL, w.job, w.watcher

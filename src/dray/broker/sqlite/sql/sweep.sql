@@ -1,5 +1,9 @@
 -- name: expired
-SELECT seq FROM jobs WHERE ns = ? AND expires <= ? ORDER BY expires, seq LIMIT ?
+SELECT expires, seq FROM jobs WHERE ns = ? AND expires <= ? ORDER BY expires, seq LIMIT ?
+
+-- name: overdue
+SELECT deadline_at, seq FROM jobs WHERE ns = ? AND deadline_at <= ? AND state IN (0, 1, 2, 4)
+ORDER BY deadline_at, seq LIMIT ?
 
 -- name: forgettable
 SELECT pos, seq FROM jobs WHERE queue = ? AND state = ? AND lane = 0 AND pos <= ? ORDER BY pos, seq LIMIT ?
@@ -25,8 +29,12 @@ DELETE FROM rates WHERE (queue, scope, name) IN (
   WHERE tat <= ?2 * 1000 AND queue IN (SELECT id FROM queues WHERE ns = ?1) LIMIT ?3)
 
 -- name: drop_mail
--- Mail that nobody fetched for a day: its watcher is gone.
+-- Mail that was not fetched for a day: its watcher is gone.
 DELETE FROM mail WHERE seq IN (SELECT seq FROM mail WHERE ns = ?1 AND at <= ?2 - 86400000 LIMIT ?3)
+
+-- name: idle_feeds
+SELECT q.id FROM queues q WHERE q.ns = ?1 AND NOT EXISTS (SELECT 1 FROM jobs WHERE queue = q.id)
+  AND (SELECT at FROM events WHERE queue = q.id ORDER BY number DESC LIMIT 1) <= ?2
 
 -- name: forget_sleepers
 DELETE FROM sleepers WHERE ns = ? AND until <= ? RETURNING id

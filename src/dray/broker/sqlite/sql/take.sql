@@ -79,7 +79,8 @@ SELECT EXISTS (SELECT 1 FROM jobs WHERE queue = ?1 AND state IN (1, 4) AND lane 
   EXISTS (SELECT 1 FROM offers WHERE queue = ?1)
 
 -- name: lane_jobs
-SELECT j.seq, j.id, j.run, j.failures, j.crashes, j.suspect, j.expires, j.grp, j.running_key, b.envelope
+SELECT j.seq, j.id, j.run, j.failures, j.crashes, j.suspect, j.expires, j.deadline_at, j.grp, j.running_key,
+  b.envelope
 FROM jobs j LEFT JOIN bodies b ON b.job = j.seq
 WHERE j.queue = ? AND j.state = 2 AND j.lane = ? AND j.pos < ? ORDER BY j.pos LIMIT ?
 

@@ -1,0 +1,293 @@
+"""`wait`: check for work, register as asleep in the same step if there is none, then sleep until woken.
+
+A wake-up says what it is for, so a waiter woken for work, or sent the end of a job, need not check again. A
+message to a subscribed watcher is sent once and not stored, so a broken connection may have lost one: the
+next wait for that watcher raises `BrokerAway`, and the caller reads its jobs again.
+
+Nothing is polled. Every `SLICE` a sleeper checks anyway, and pings its connection, which bounds the delay of
+a lost wake-up. On a cluster it checks more often, as a node that replaces another may not know the sleepers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Final
+
+from dray.broker.redis.core import Core
+from dray.broker.redis.encoding import read_ended
+from dray.broker.redis.pubsub import Subscriber
+from dray.broker.redis.router import Command, command
+from dray.broker.redis.take import filter_args
+from dray.broker.verbs import Interest, Wake
+from dray.errors import BrokerAway, BrokerError
+from dray.job import Record
+
+SLICE: Final = 5.0
+CLUSTER_SLICE: Final = 1.0
+ASK_AGAIN: Final = 1.0
+"""Seconds for which a known session is not looked up again; its notifications wake it."""
+_MARK: Final = 1_000_000
+"""The mark of a sleep in a queue: number of the sleep times this, plus the queue's place in the interest."""
+
+
+class Waits:
+    """The waits of one broker object."""
+
+    def __init__(self, core: Core, subscriber: Subscriber) -> None:
+        self._core, self._subscriber = core, subscriber
+        self._free: list[str] = []
+        """Names of waiters for reuse."""
+        self._names, self._sleeps = count(1), count(1)
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._places: dict[tuple[str | None, str | None], tuple[Sequence[str], Sequence[str]]] = {}
+        """Further queues that may have notifications for a session, or mail for a watcher."""
+        self._fetched: dict[str, int] = {}
+        """Subscribed watchers whose mail was fetched, with the connection's `breaks` then."""
+        self._known: dict[str, tuple[float, int]] = {}
+        """When a session was last known, with the connection's `breaks` then."""
+
+    async def wait(self, interest: Interest, timeout: float) -> Wake:
+        if timeout <= 0:
+            self._subscriber.receive()
+            received = self._received(interest)
+            return _both(received, (await self._check(interest, "", 0))[0])
+        try:
+            waiter = self._free.pop()
+        except IndexError:
+            waiter = f"{self._core.name}.{next(self._names)}"
+        try:
+            return await self._wait(interest, timeout, waiter)
+        finally:
+            self._free.append(waiter)
+
+    @property
+    def _slice(self) -> float:
+        return CLUSTER_SLICE if self._core.router.cluster else SLICE
+
+    async def _wait(self, interest: Interest, timeout: float, waiter: str) -> Wake:
+        deadline = time.monotonic() + timeout
+        channels = self._channels(interest, waiter)
+        asleep: list[str] = []
+        wake, checked, woken = Wake(), False, False
+        number = next(self._sleeps) % _MARK
+        try:
+            while wake == Wake():
+                await self._subscriber.subscribe(channels)
+                counter, left = self._subscriber.counter(channels), deadline - time.monotonic()
+                until = self._slice
+                wake = self._received(interest)
+                if wake == Wake() and (checked or not self._needs_no_check(interest)):
+                    name = waiter if left > 0 else ""
+                    wake, until, where = await self._check(interest, name, left, number)
+                    asleep = where if name else asleep
+                checked = True
+                if left <= 0:
+                    break
+                if wake == Wake():
+                    nap = min(left, until, self._slice)
+                    wake = await self._sleep(interest, channels, counter, nap, number)
+                    woken = wake.work
+        except BaseException:
+            self._break_off(interest, waiter)
+            raise
+        if not woken or len(asleep) > 1:  # a wake-up has removed it from its queue already
+            await self._leave_sleep(asleep, waiter, woken)
+        return wake
+
+    async def _sleep(
+        self, interest: Interest, channels: list[str], counter: int, nap: float, number: int
+    ) -> Wake:
+        await self._subscriber.sleep(channels, counter, nap)
+        if nap == self._slice and self._subscriber.counter(channels) == counter:
+            await self._subscriber.check()
+        messages = self._subscriber.messages(channels[0])
+        marks = [int(message[1:]) for message in messages if message[1:].isdigit()]
+        places = sorted({mark % _MARK for mark in marks if mark // _MARK == number})
+        queues = tuple(interest.queues[place] for place in places)
+        return _both(Wake(work=bool(queues), queues=queues), self._received(interest))
+
+    def _received(self, interest: Interest) -> Wake:
+        """Messages of ended jobs that arrived for the watcher."""
+        watcher = interest.watcher
+        if watcher is None:
+            return Wake()
+        since = self._fetched.get(watcher)
+        if since is not None and since != self._subscriber.breaks:
+            del self._fetched[watcher]
+            raise BrokerAway("the connection that listens was cut: word of an end may be lost, read again")
+        finished: dict[str, None] = {}
+        records: dict[str, Record] = {}
+        for message in self._subscriber.messages(self._core.keys.watcher_channel(watcher)):
+            name, _, ended = message.partition(b"\n")
+            id = name.decode()
+            finished[id] = None
+            if ended:
+                records[id] = read_ended(id, ended, self._core.retention)
+            else:
+                records.pop(id, None)
+        return Wake(finished=tuple(finished), records=records) if finished else Wake()
+
+    def _needs_no_check(self, interest: Interest) -> bool:
+        """True if only a watcher is of interest, and none of its messages can have been missed.
+
+        On a cluster ends are mailed as well, as a node does not know the subscribers of the others.
+        """
+        watcher = interest.watcher
+        if self._core.router.cluster:
+            return False
+        alone = watcher is not None and not interest.queues and interest.session is None
+        return alone and self._fetched.get(watcher or "") == self._subscriber.breaks
+
+    def _channels(self, interest: Interest, waiter: str) -> list[str]:
+        keys = self._core.keys
+        channels = [keys.waiter_channel(waiter)]
+        if interest.session is not None:
+            channels.append(keys.session_channel(interest.session))
+        if interest.watcher is not None:
+            channels.append(keys.watcher_channel(interest.watcher))
+        return channels
+
+    def _break_off(self, interest: Interest, waiter: str) -> None:
+        """Pass on a wake-up that came meanwhile, without keeping the caller waiting."""
+        if self._core.blocking or not interest.queues:
+            return
+        task = asyncio.get_running_loop().create_task(self._pass_on(interest.queues, waiter))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _pass_on(self, queues: Sequence[str], waiter: str) -> None:
+        with contextlib.suppress(BrokerError):
+            await self._core.calls(
+                [self._core.on_queue("leave_sleep", name, None, waiter) for name in queues]
+            )
+
+    async def _leave_sleep(self, queues: Sequence[str], waiter: str, hurry: bool) -> None:
+        """Remove the waiter from the sleepers. In a hurry without waiting for the reply."""
+        keys = [self._core.keys.queue(name) + "sleep" for name in queues]
+        calls = [command(key, "HDEL", key, waiter) for key in keys]
+        await (self._core.router.post(calls) if hurry else self._core.calls(calls))
+
+    async def finish(self) -> None:
+        """Finish before the connection is closed."""
+        if self._leaving:
+            await asyncio.gather(*self._leaving)
+
+    async def _check(
+        self, interest: Interest, waiter: str, left: float, sleep: int = 0
+    ) -> tuple[Wake, float, list[str]]:
+        """The news, the longest time to sleep if there is none, and the queues where the waiter sleeps now.
+
+        The further queues of a session or watcher are asked for in the same round trip, and checked as they
+        were known before; only new ones cost another.
+        """
+        breaks, session = self._subscriber.breaks, interest.session
+        check = _Check(self._core, interest, waiter, int(min(max(left, 0), self._slice) * 1000), sleep)
+        check.knows_session = bool(waiter) and self._known_lately(session)
+        elsewhere, watched = self._places.get((interest.session, interest.watcher), ((), ()))
+        await check.run(interest.queues, elsewhere, watched)
+        if check.new_places((elsewhere, watched)):
+            self._remember(interest, (check.elsewhere, check.watched))
+            await check.run(
+                (),
+                [name for name in check.elsewhere if name not in elsewhere],
+                [name for name in check.watched if name not in watched],
+            )
+        if interest.watcher is not None and waiter:
+            self._fetched.setdefault(interest.watcher, breaks)
+        if session is not None and waiter and not (check.told or check.knows_session):
+            self._known[session] = (time.monotonic(), breaks)
+        wake = Wake(bool(check.work), check.told, tuple(check.finished), queues=tuple(check.work))
+        return wake, check.until, check.asleep
+
+    def _known_lately(self, session: str | None) -> bool:
+        at, breaks = self._known.get(session or "", (0.0, -1))
+        return breaks == self._subscriber.breaks and time.monotonic() - at < ASK_AGAIN
+
+    def _remember(self, interest: Interest, places: tuple[Sequence[str], Sequence[str]]) -> None:
+        if len(self._places) > 1000:
+            self._places.clear()
+            self._known.clear()
+        self._places[interest.session, interest.watcher] = places
+
+
+def _both(one: Wake, other: Wake) -> Wake:
+    if one == Wake():
+        return other
+    finished = tuple(dict.fromkeys((*one.finished, *other.finished)))
+    return Wake(
+        one.work or other.work,
+        one.told or other.told,
+        finished,
+        {**one.records, **other.records},
+        one.queues + other.queues,
+    )
+
+
+class _Check:
+    """One check for news in several queues."""
+
+    def __init__(self, core: Core, interest: Interest, waiter: str, length: int, sleep: int) -> None:
+        self._core, self._interest, self._waiter, self._length = core, interest, waiter, length
+        self._sleep = sleep
+        self.work: list[str] = []
+        """The queues with work."""
+        self.told = False
+        self.knows_session = False
+        """The session was known a moment ago, so its further queues are not asked for."""
+        self.finished: dict[str, None] = {}
+        self.until = 3600.0
+        self.asleep: list[str] = []
+        """The queues in which the waiter is registered now."""
+        self.elsewhere: list[str] = []
+        self.watched: list[str] = []
+
+    def new_places(self, known: tuple[Sequence[str], Sequence[str]]) -> bool:
+        return bool(set(self.elsewhere) - set(known[0]) or set(self.watched) - set(known[1]))
+
+    async def run(self, queues: Sequence[str], elsewhere: Sequence[str], watched: Sequence[str]) -> None:
+        interest, core = self._interest, self._core
+        session, watcher = interest.session, interest.watcher
+        key = f"{core.keys.own}w:{watcher}"
+        checks = [self._call(name, self._waiter, 1, place) for place, name in enumerate(queues)]
+        checks += [self._call(name, "", 0) for name in elsewhere]
+        mail = [core.on_queue("collect_finished", name, None, watcher or "") for name in watched]
+        if self.knows_session:
+            session = None
+        ask = [] if session is None else [core.on_own("session_enrol", None, session, "")]
+        ask += [] if watcher is None else [command(key, "SMEMBERS", key)]
+        replies = await core.calls([*checks, *mail, *ask])
+        self._read(queues, replies[: len(checks)])
+        for ids in replies[len(checks) : len(checks) + len(mail)]:
+            self.finished |= {id.decode(): None for id in ids}
+        answers = iter(replies[len(checks) + len(mail) :])
+        if session is not None:
+            self._read_session(next(answers))
+        if watcher is not None:
+            self.watched = sorted(name.decode() for name in next(answers))
+
+    def _call(self, queue: str, waiter: str, work: int, place: int = 0) -> Command:
+        interest = self._interest
+        args = (waiter, self._length, interest.session or "", work, *filter_args(interest.filter))
+        return self._core.on_queue("check_for_work", queue, None, *args, self._sleep * _MARK + place)
+
+    def _read(self, queues: Sequence[str], replies: Sequence[Any]) -> None:
+        for place, (work, notified, until) in enumerate(replies):
+            self.told = self.told or bool(notified)
+            if work:
+                self.work.append(queues[place])
+            if until != b"":
+                self.until = min(self.until, int(until) / 1000)
+            if self._waiter and place < len(queues) and not (work or notified):
+                self.asleep.append(queues[place])
+
+    def _read_session(self, reply: Sequence[Any]) -> None:
+        """An unknown session must learn so from `renew`."""
+        if reply[0] == b"unknown":
+            self.told = True
+            return
+        names = sorted(name.decode() for name in reply[4])
+        self.elsewhere = [name for name in names if name not in self._interest.queues]

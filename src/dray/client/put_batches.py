@@ -1,0 +1,89 @@
+"""Batches puts made in one turn of an event loop; a lone put goes out directly."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dray.broker.verbs import PUT_STEP, Accepted, Broker
+from dray.errors import InvalidInput
+from dray.job import Job
+from dray.options import Durability
+from dray.policy import check_job
+
+_Pending = tuple[Job, asyncio.Future[Accepted]]
+
+
+class PutBatches:
+    """The puts of one event loop that have not been sent yet, by durability."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._pending: dict[Durability | None, list[_Pending]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def put(self, job: Job, durability: Durability | None) -> Accepted:
+        """The first put of a turn waits for the next turn, and sends all that were added meanwhile."""
+        if job.waits_for:
+            return (await self._broker.put((job,), durability=durability))[0]
+        batch = self._pending.get(durability)
+        if batch is None:
+            return await self._put_first(job, durability)
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        batch.append((job, future))
+        return await future
+
+    async def _put_first(self, job: Job, durability: Durability | None) -> Accepted:
+        others = self._pending[durability] = []
+        try:
+            await asyncio.sleep(0)
+        except BaseException:  # this caller was cancelled, the others were not
+            self._dispatch(durability)
+            raise
+        if not others:
+            del self._pending[durability]
+            return (await self._broker.put((job,), durability=durability))[0]
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        others.insert(0, (job, future))
+        self._dispatch(durability)
+        return await future
+
+    def _dispatch(self, durability: Durability | None) -> None:
+        # The job of a caller that was cancelled before the batch went out is not sent.
+        waiting = [pending for pending in self._pending.pop(durability) if not pending[1].cancelled()]
+        for first in range(0, len(waiting), PUT_STEP):
+            batch = waiting[first : first + PUT_STEP]
+            task = asyncio.get_running_loop().create_task(self._send(batch, durability))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send(self, batch: list[_Pending], durability: Durability | None) -> None:
+        try:
+            replies = await self._broker.put([job for job, _ in batch], durability=durability)
+        except BaseException as error:
+            if isinstance(error, InvalidInput) and len(valid := _valid(batch)) < len(batch):
+                if valid:  # nothing was put: one invalid job must not fail the others
+                    await self._send(valid, durability)
+                return
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error) if isinstance(error, Exception) else future.cancel()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for (_, future), reply in zip(batch, replies, strict=True):
+            if not future.done():
+                future.set_result(reply)
+
+
+def _valid(batch: list[_Pending]) -> list[_Pending]:
+    """The valid jobs of a batch; the callers of the others get their error."""
+    valid = []
+    for job, future in batch:
+        try:
+            check_job(job)
+        except InvalidInput as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            valid.append((job, future))
+    return valid

@@ -1,0 +1,56 @@
+"""One call, as the methods see it, and the state that all calls of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from dray.app import App
+from dray.serve.auth import Caller
+from dray.serve.event_feed import EventBroadcaster
+from dray.serve.request import Request
+from dray.serve.rpc.errors import Context
+
+MARGIN_MIN: Final = 0.1
+MARGIN_MAX: Final = 1.0
+"""Seconds before its deadline at which a wait ends, so that the answer is in time: a tenth of the rest."""
+
+
+class CallState:
+    """State that all calls of one server share."""
+
+    def __init__(self, app: App) -> None:
+        self.app, self.events = app, EventBroadcaster(app)
+        self.stopping = asyncio.Event()
+        """Set when the server stops: calls that wait are answered."""
+        self._background: set[asyncio.Task[None]] = set()
+
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that the end of the call must not interrupt."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def finish(self) -> None:
+        """Wait for all background work."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+
+class GrpcCall(Request):
+    """One call of an admitted caller, with its deadline."""
+
+    def __init__(self, state: CallState, caller: Caller, context: Context) -> None:
+        super().__init__(state.app, state.events, caller)
+        self.state, self.stopping, self._context = state, state.stopping, context
+
+    def time_to_wait(self, wanted: float | None) -> float | None:
+        """Seconds to wait for something: as wanted, but not beyond the deadline. None: for ever."""
+        left: float | None = self._context.time_remaining()  # its stubs forget that there may be none
+        until = math.inf
+        if left is not None:
+            until = max(0.0, left - min(max(left / 10, MARGIN_MIN), MARGIN_MAX))
+        least = min(math.inf if wanted is None else wanted, until)
+        return None if math.isinf(least) else least
