@@ -79,13 +79,46 @@ def heard(process: subprocess.Popen[str]) -> str:
     return line.strip()
 
 
-def until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
-    """Wait for a condition to hold; its value."""
+def until(condition: Callable[[], T], what: str | Callable[[], str], patience: float = PATIENCE) -> T:
+    """Wait for a condition to hold; its value. A function tells what failed when it has failed (logs)."""
     deadline = time.monotonic() + patience
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited for {what} in vain"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"waited for {what if isinstance(what, str) else what()} in vain")
         time.sleep(0.005)
     return value
+
+
+def freeze(pid: int, database: Path | None = None) -> None:
+    """Stop a process; if a `database` is given, outside a write transaction on it.
+
+    A process that is stopped inside of one keeps all others from writing, which is another story.
+    """
+
+    def frozen() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: is_stopped(pid), "it to stop")
+        if database is None or _can_write(database):
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    until(frozen, "it to be outside a transaction")
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def _can_write(database: Path) -> bool:
+    """The write lock can be had; a process at work keeps it for milliseconds only."""
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None, timeout=2)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+    return True
 
 
 def opened(url: str) -> Broker:

@@ -198,12 +198,15 @@ def shop(folder: Path, url: str, *command: str) -> Iterator[Shop]:
 @pytest.mark.parametrize("kind", ["flush", "restart", "cluster", "sqlite"])
 def test_a_worker_puts_its_schedules_back_and_no_tick_comes_twice(tmp_path: Path, kind: str) -> None:
     with store(kind, tmp_path) as (url, lose), shop(tmp_path, url, "worker", "-p", "2") as worker:
-        until(lambda: len(worker.ticks()) > 2, f"ticks\n{worker.log}")
+        until(lambda: len(worker.ticks()) > 2, lambda: f"ticks\n{worker.log}")
         lose()
-        until(lambda: "has lost its data" in worker.log, f"the complaint\n{worker.log}")
-        until(lambda: set(worker.schedules()) == {"tick", "yearly", "paused"}, f"schedules\n{worker.log}")
+        until(lambda: "has lost its data" in worker.log, lambda: f"the complaint\n{worker.log}")
+        until(
+            lambda: set(worker.schedules()) == {"tick", "yearly", "paused"},
+            lambda: f"schedules\n{worker.log}",
+        )
         ticked = len(worker.ticks())
-        until(lambda: len(worker.ticks()) > ticked + 2, f"ticks after it\n{worker.log}")
+        until(lambda: len(worker.ticks()) > ticked + 2, lambda: f"ticks after it\n{worker.log}")
         assert Counter(worker.ticks()).most_common(1)[0][1] == 1
         assert worker.schedules()["tick"] < len(worker.ticks())  # counted anew
         assert worker.log.count("has lost its data") == 1
@@ -214,7 +217,7 @@ def test_a_scheduler_without_executors_puts_them_back_too_and_leaves_alone_what_
     tmp_path: Path,
 ) -> None:
     with store("flush", tmp_path) as (url, lose), shop(tmp_path, url, "scheduler") as scheduler:
-        until(lambda: scheduler.schedules().get("tick", 0) > 0, f"ticks\n{scheduler.log}")
+        until(lambda: scheduler.schedules().get("tick", 0) > 0, lambda: f"ticks\n{scheduler.log}")
         scheduler.app.schedules.delete("yearly")
         scheduler.app.schedules.pause("paused")
         before = scheduler.schedules()["tick"]
@@ -226,7 +229,7 @@ def test_a_scheduler_without_executors_puts_them_back_too_and_leaves_alone_what_
         until(
             lambda: set(scheduler.schedules()) == {"tick", "yearly", "paused"}, f"schedules\n{scheduler.log}"
         )
-        until(lambda: scheduler.schedules()["tick"] > 0, f"ticks\n{scheduler.log}")
+        until(lambda: scheduler.schedules()["tick"] > 0, lambda: f"ticks\n{scheduler.log}")
 
 
 def test_the_doctor_tells_of_a_loss(tmp_path: Path) -> None:

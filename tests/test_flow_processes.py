@@ -144,7 +144,7 @@ class Site:
         return [one for one in found if not names or one[1] in names]
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        return until(condition, f"{what}; log:\n{(self.folder / 'log').read_text()}")
+        return until(condition, lambda: f"{what}; log:\n{(self.folder / 'log').read_text()}")
 
     def begins(self, *jobs: JobHandle[Any]) -> None:
         self.until(lambda: all(job.status() == "running" for job in jobs), "all to run")

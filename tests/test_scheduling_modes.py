@@ -85,7 +85,7 @@ def test_a_scheduler_without_executors_runs_what_its_code_declares_also_when_tha
         schedule = shop.schedule()
         return schedule is not None and schedule.rule == rule and schedule.run_count > 1
 
-    until(lambda: has_rule("1s"), f"ticks\n{shop.log}")
+    until(lambda: has_rule("1s"), lambda: f"ticks\n{shop.log}")
     [worker] = shop.app.workers.list()
     assert (worker.mode, worker.executors, worker.leader) == ("scheduler-only", (), True)
     assert all(job.status == "ready" for job in shop.app.jobs.find(task="tick"))
@@ -95,7 +95,7 @@ def test_a_scheduler_without_executors_runs_what_its_code_declares_also_when_tha
     until(lambda: "were not written down" in shop.log, "the complaint")
     shop.write("2s")
     shop.scheduler.send_signal(signal.SIGHUP)
-    until(lambda: has_rule("2s"), f"the new rule\n{shop.log}")
+    until(lambda: has_rule("2s"), lambda: f"the new rule\n{shop.log}")
 
     shop.scheduler.terminate()
     assert shop.scheduler.wait(60) == 0

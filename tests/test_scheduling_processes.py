@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from crew import end, until
+from crew import end, freeze, until
 from redis_server import need, running
 
 from dray.broker import Broker, connect
@@ -49,6 +49,10 @@ class Office:
         self.broker: Broker = run_blocking(connect(url, "office", blocking=True))
         self.staff: list[subprocess.Popen[str]] = []
         (folder / "shop.py").write_text("from dray import App\napp = App('office')\n")
+
+    @property
+    def database(self) -> Path | None:
+        return Path(self.url.removeprefix("sqlite:///")) if self.url.startswith("sqlite:") else None
 
     def hire(self) -> None:
         settings = Settings(
@@ -164,7 +168,7 @@ def test_every_tick_makes_one_job_whatever_befalls_the_schedulers(office: Office
     office.ticks_go_on()
 
     stopped = office.process_of(frozen)
-    stopped.send_signal(signal.SIGSTOP)
+    freeze(stopped.pid, office.database)
     second = office.another_leads(than=frozen)
     office.ticks_go_on()
     stopped.send_signal(signal.SIGCONT)

@@ -27,7 +27,22 @@ from urllib.parse import unquote
 import crew as program
 import msgspec
 import pytest
-from crew import ANY, PATIENCE, Crew, end, heard, key_of, kind_of, lines, looking_into, opened, tell, until
+from crew import (
+    ANY,
+    PATIENCE,
+    Crew,
+    end,
+    freeze,
+    heard,
+    is_stopped,
+    key_of,
+    kind_of,
+    lines,
+    looking_into,
+    opened,
+    tell,
+    until,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -547,7 +562,7 @@ def test_another_file_in_its_place_is_used_from_then_on_and_neither_is_damaged(
 def stop_outside_a_transaction(process: subprocess.Popen[str], path: Path) -> None:
     def stopped_idle() -> bool:
         process.send_signal(signal.SIGSTOP)
-        until(lambda: stopped(process.pid), "it to stop")
+        until(lambda: is_stopped(process.pid), "it to stop")
         with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
             if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0:
                 return True
@@ -625,8 +640,7 @@ def test_what_a_power_cut_leaves_holds_all_that_was_acknowledged(tmp_path: Path,
         stream = crew.start(program.stream, url=url, log=str(log))
         enough = chance.randrange(1, 400)
         until(lambda log=log, enough=enough: len(lines(log)) >= enough, "some jobs")  # type: ignore[misc]
-        stream.send_signal(signal.SIGSTOP)
-        until(lambda pid=stream.pid: stopped(pid), "it to stop")  # type: ignore[misc]
+        freeze(stream.pid)
         acknowledged = lines(log)
         copy = folder / "copy.db"
         shutil.copy(folder / "jobs.db", copy)
@@ -639,10 +653,6 @@ def test_what_a_power_cut_leaves_holds_all_that_was_acknowledged(tmp_path: Path,
         assert run_blocking(broker.audit()) == []
         run_blocking(broker.close())
         assert sound(copy)
-
-
-def stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 # 4. Bytes that lie

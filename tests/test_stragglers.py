@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crew import until
+from crew import freeze, until
 from test_worker_processes import Site, alive, ends
 
 from dray.job import State
@@ -115,7 +115,10 @@ def test_a_straggler_is_won_by_its_second_run_and_completes_once(site: Site) -> 
         stats = told(site, task)
         assert (stats.launched, stats.won, stats.wasted, stats.speculate) == (1, 1, 0, True)
     # The losers were stopped at once: their slots are free long before they would have ended.
-    until(lambda: sum(info.running for info in site.roster()) == 0, f"the losers to stop:\n{site.logs()}")
+    until(
+        lambda: sum(info.running for info in site.roster()) == 0,
+        lambda: f"the losers to stop:\n{site.logs()}",
+    )
     assert [len(site.runs(f"slow-{task}")) for task in tasks] == [2, 2]
     for worker in site.workers:
         worker.terminate()
@@ -127,7 +130,7 @@ def test_the_first_worker_dies_in_between_and_the_second_run_goes_on(site: Site)
     warm_up(site, "fetch")
     id = site.enqueue("fetch", "slow", True)
     ((first, _),) = site.begun("slow", 1)
-    os.kill(first, signal.SIGSTOP)  # slow in another way: it does not even notice that it has lost
+    freeze(first, site.path)  # slow in another way: it does not even notice that it has lost
     site.reaches(id)
     os.kill(first, signal.SIGKILL)
     until(lambda: not alive(first), "it to die")

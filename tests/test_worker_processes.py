@@ -165,7 +165,7 @@ class Site:
         return self.record(id).state
 
     def reaches(self, id: str, state: State = State.SUCCEEDED, patience: float = 60) -> Record:
-        until(lambda: self.state(id) is state, f"{id} to be {state}; log:\n{self.logs()}", patience)
+        until(lambda: self.state(id) is state, lambda: f"{id} to be {state}; log:\n{self.logs()}", patience)
         return self.record(id)
 
     def logs(self) -> str:
@@ -177,7 +177,10 @@ class Site:
         return [(int(pid), float(at)) for word, pid, at in found if word == name]
 
     def begun(self, name: str, times: int = 1) -> list[tuple[int, float]]:
-        until(lambda: len(self.runs(name)) >= times, f"{name} to start {times} times; log:\n{self.logs()}")
+        until(
+            lambda: len(self.runs(name)) >= times,
+            lambda: f"{name} to start {times} times; log:\n{self.logs()}",
+        )
         return self.runs(name)
 
     def roster(self) -> list[WorkerInfo]:
@@ -191,7 +194,7 @@ class Site:
             up = [one for info in found for one in info.executors if one.session and info.tasks]
             return found if len(up) == executors and len(found) == workers else []
 
-        return until(ready, f"{executors} executors of {workers} workers; log:\n{self.logs()}")
+        return until(ready, lambda: f"{executors} executors of {workers} workers; log:\n{self.logs()}")
 
     def executors(self, worker: subprocess.Popen[bytes]) -> list[int]:
         return [one.pid for info in self.roster() if info.pid == worker.pid for one in info.executors]
@@ -315,7 +318,7 @@ def test_jobs_that_hang_past_their_timeout_are_named_and_killed_and_end_by_the_r
 
     # A thread that nobody can stop bothers nobody: its job has timed out once its process is killed.
     assert len(site.runs("stuck")) == 1
-    until(lambda: "in task toil" in site.log(1), f"the report; log:\n{site.logs()}")
+    until(lambda: "in task toil" in site.log(1), lambda: f"the report; log:\n{site.logs()}")
 
 
 def timed_out(record: Record) -> None:
@@ -489,7 +492,7 @@ def test_with_reload_changed_code_is_used_and_broken_code_is_waited_out(site: Si
     site.at_work(1)
     good = site.code.read_text()
     site.code.write_text(good + "\nraise KeyError('half done')\n")
-    until(lambda: "half done" in site.log(), f"the complaint; log:\n{site.logs()}")
+    until(lambda: "half done" in site.log(), lambda: f"the complaint; log:\n{site.logs()}")
     site.code.write_text(good.replace("    return name", "    return name.upper()", 1) + "\n# a change\n")
     job = site.app.tasks["quick"].enqueue("loud")
     assert job.get(timeout=60) == "LOUD"
