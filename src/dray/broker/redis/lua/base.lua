@@ -11,7 +11,8 @@
 -- `feed`    STREAM number-0 -> a at, e events: one "<kind><run> <id>" per line. 10,000 entries are kept, fewer where
 --           they are long: about 200,000 events
 --
--- Events, counts per state, slots in use and wake-ups are collected while a script runs; `close` writes them once.
+-- Events, counts per state, slots in use, wake-ups and the classes whose next job may have changed (`touched`) are
+-- collected while a script runs; `close` writes them once.
 -- Kinds of event are single letters, see read.py.
 local Q, call = KEYS[1], redis.call
 local now = tonumber(ARGV[1])
@@ -23,6 +24,7 @@ end
 local at = string.format('%.0f', now)
 local events, counted, slots = {}, {}, {}
 local woken = { ready = {}, due = nil, all = false }
+local touched, index_touched = {}, nil
 
 local function note(kind, id, run)
   events[#events + 1] = run and kind .. run .. ' ' .. id or kind .. '0 ' .. id
@@ -96,6 +98,7 @@ local function wake_sleepers()
 end
 
 local function close()
+  if next(touched) then index_touched() end
   if #events > 0 then
     local number, total = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #events)
     local keep = math.max(100, math.min(10000, math.floor(200000 * number / total)))

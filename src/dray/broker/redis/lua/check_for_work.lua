@@ -28,7 +28,7 @@ end
 local function has_work()
   if call('ZCOUNT', Q .. 'due', '-inf', now) > 0 then return true end
   unblock_due()
-  for _, open in ipairs(open_classes(filter)) do
+  for open in open_classes(filter) do
     if class_room(open.task, declared('class', open.class)) > 0 then return true end
   end
   return put_aside == BLOCK_STEP or has_offer()
@@ -68,6 +68,7 @@ local function first_rate(best)
 end
 
 local work = ARGV[6] == '1' and has_work()
+if next(touched) then index_touched() end
 local notified = session ~= '' and has_notifications()
 if work or notified or ARGV[6] ~= '1' or ARGV[3] == '' then
   if ARGV[3] ~= '' then call('HDEL', Q .. 'sleep', ARGV[3]) end

@@ -5,6 +5,20 @@
 local Q, call = KEYS[1], redis.call
 local MORE = '\n\n\n\n{["rmd:,%d%[%]]+}$'
 
+-- The score of a class in `index`: classes stand in the order of taking, by priority, then by their next job.
+local PRIORITY = 2 ^ 49
+local function rank(class, head)
+  return string.match(class, '^%d+') * PRIORITY + head
+end
+
+-- Puts a class at its place in `index`: its next job is the oldest of the group whose turn it is.
+local function index_class(class)
+  local group = call('ZRANGE', Q .. 'r:' .. class, 0, 0)[1]
+  if not group then return end
+  local head = call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')[2]
+  call('ZADD', Q .. 'index', rank(class, head), class)
+end
+
 -- GCRA in whole microseconds, as `policy.Rate`. A time too far ahead comes from a clock that went back.
 local function gcra_used(tat, rate, at)
   if tat < at or tat > at + rate[2] * rate[1] + 60000000 then return at end
@@ -33,7 +47,11 @@ local function join(class, entries, turn)
     local before = call('ZSCORE', Q .. 'rb:' .. class, '')
     if not before then turn = turn + 1 end
     call('ZADD', Q .. 'r:' .. class, before or turn, '')
-    call('ZADD', Q .. 'index', string.match(class, '^%d+'), class)
+    if before or call('ZCARD', Q .. 'r:' .. class) > 1 then
+      index_class(class)
+    else
+      call('ZADD', Q .. 'index', rank(class, entries[1]), class)
+    end
   end
   return turn
 end

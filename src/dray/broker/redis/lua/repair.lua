@@ -97,7 +97,7 @@ local function list_lane(lane)
     call('ZADD', Q .. 'r:' .. class, call('HINCRBY', Q .. 'n', 'turn', 1), group)
   end
   if call('EXISTS', Q .. 'gb:' .. name) == 0 then call('ZREM', Q .. 'rb:' .. class, group) end
-  call('ZADD', Q .. 'index', priority_of(class), class)
+  index_class(class)
   woken.all = true
 end
 
@@ -261,6 +261,16 @@ local function check_lane(class, group, lane, kind, score)
   end
 end
 
+-- A class stands in `index` where its next job says.
+local function check_rank(class, at)
+  local group = at[2] == '' and at[3] + at[4] + at[5] == 0 and call('ZRANGE', Q .. 'r:' .. class, 0, 0)[1]
+  local head = group and call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')[2]
+  if head and tonumber(call('ZSCORE', Q .. 'index', class)) ~= rank(class, head) then
+    note_repair('lane')
+    index_class(class)
+  end
+end
+
 -- Checks lanes from class to group to lane to job. Cursor: ranks of {class, '' or 'b', group, lane, job}.
 local function check_line()
   local at, left = look.line or { 0, '', 0, 0, 0 }, most
@@ -271,6 +281,7 @@ local function check_line()
       break
     end
     left = left - 1
+    check_rank(class, at)
     local ring = Q .. 'r' .. kind .. ':' .. class
     local group = call('ZRANGE', ring, at[3], at[3])[1]
     local lanes = Q .. 'g' .. kind .. ':' .. class .. '\n' .. (group or '')
