@@ -381,9 +381,12 @@ class Broker(Protocol):
         filter: Filter,
         want: int,
         *,
+        share: int | None = None,
         now: int | None = None,
     ) -> list[Taken]:
         """Hand out up to `want` jobs, each with a new run number, queues in order of preference.
+
+        With `share`, each queue gives that many at most: so queues can take turns many at a time.
 
         Within a queue: jobs that fell due are made ready first; then strictly by priority; among the
         tasks of one priority the one whose next job has waited longest; groups take turns; first come,

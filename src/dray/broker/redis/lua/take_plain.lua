@@ -146,9 +146,9 @@ local function plainly()
     local events = #refs > 0 and 't' .. table.concat(refs, '\nt') or ''
     if moved > 0 then
       events = table.concat(early.events, '\n') .. (#refs > 0 and '\n' or '') .. events
-      local asleep = call('HGETALL', Q .. 'sleep')
       -- The jobs it took itself need no other worker.
-      for class, left in pairs(#asleep > 0 and early.ready or {}) do wake_for_class(asleep, class, left) end
+      local asleep = call('EXISTS', Q .. 'sleep') == 1
+      for class, left in pairs(asleep and early.ready or {}) do wake_for_class(class, left) end
     end
     local number, total = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #refs + moved)
     call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / total))),
