@@ -14,9 +14,8 @@ end
 -- Puts a class at its place in `index`: its next job is the oldest of the group whose turn it is.
 local function index_class(class)
   local group = call('ZRANGE', Q .. 'r:' .. class, 0, 0)[1]
-  if not group then return end
-  local head = call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')[2]
-  call('ZADD', Q .. 'index', rank(class, head), class)
+  local head = group and call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')[2]
+  if head then call('ZADD', Q .. 'index', rank(class, head), class) end
 end
 
 -- GCRA in whole microseconds, as `policy.Rate`. A time too far ahead comes from a clock that went back.

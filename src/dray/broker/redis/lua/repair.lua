@@ -262,13 +262,10 @@ local function check_lane(class, group, lane, kind, score)
 end
 
 -- A class stands in `index` where its next job says.
-local function check_rank(class, at)
-  local group = at[2] == '' and at[3] + at[4] + at[5] == 0 and call('ZRANGE', Q .. 'r:' .. class, 0, 0)[1]
-  local head = group and call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')[2]
-  if head and tonumber(call('ZSCORE', Q .. 'index', class)) ~= rank(class, head) then
-    note_repair('lane')
-    index_class(class)
-  end
+local function check_rank(class)
+  local before = call('ZSCORE', Q .. 'index', class)
+  index_class(class)
+  if call('ZSCORE', Q .. 'index', class) ~= before then note_repair('lane') end
 end
 
 -- Checks lanes from class to group to lane to job. Cursor: ranks of {class, '' or 'b', group, lane, job}.
@@ -281,7 +278,7 @@ local function check_line()
       break
     end
     left = left - 1
-    check_rank(class, at)
+    if at[2] == '' and at[3] + at[4] + at[5] == 0 then check_rank(class) end
     local ring = Q .. 'r' .. kind .. ':' .. class
     local group = call('ZRANGE', ring, at[3], at[3])[1]
     local lanes = Q .. 'g' .. kind .. ':' .. class .. '\n' .. (group or '')
