@@ -23,6 +23,7 @@ single server takes the same code. The heads of the files in `lua/` are the key 
     read          get, find, queues, documents and events
     read_newest   find with the newest job first
     edit          changes jobs and queues by hand
+    standing_wait a worker's wait in many queues
     wait          checks for work and news, or sleeps until there is some
     repair        repairs of damage and of unfinished steps; audit
     sweep         frees lapsed sessions, buries expired jobs, prunes old records

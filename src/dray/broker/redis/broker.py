@@ -97,6 +97,7 @@ class RedisBroker(BaseBroker):
         return await sessions.renew(self._core, beats, now)
 
     async def _release(self, session: str, suspect: bool, blamed: Collection[Ref], now: int | None) -> int:
+        await self._waits.leave(session)
         return await sessions.release(self._core, session, now, suspect, blamed)
 
     async def _sweep(self, limit: int, lapse: bool, now: int | None) -> Swept:

@@ -92,11 +92,11 @@ local function wake_for_class(class, jobs)
   if jobs > 0 then wake_of(call('HGETALL', Q .. 'sleep')) end
 end
 
--- Wakes the sleepers whose timeout is after `due`; all of them if `due` is nil ("1": check again).
+-- Wakes the sleepers whose timeout is after `due`; all of them if `due` is nil ("c" and the mark: check again).
 local function wake_before(due)
   local asleep = call('HGETALL', Q .. 'sleep')
   for i = 1, #asleep, 2 do
-    local until_ = due and tonumber(string.match(asleep[i + 1], '^%d+ (%d+)'))
-    if not until_ or until_ > due then wake(asleep[i], '1') end
+    local until_, mark = string.match(asleep[i + 1], '^%d+ (%d+) (%d+)')
+    if not due or not until_ or tonumber(until_) > due then wake(asleep[i], 'c' .. (mark or 0)) end
   end
 end
