@@ -16,7 +16,7 @@ from dray.broker.redis.router import Arg, Command, Router, command, script
 from dray.errors import BrokerError, ForeignStore, NewerLayout
 from dray.policy import Retention
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """The version of the key map; raised by a change that older code cannot read."""
 ASK_TIME_EVERY: Final = 60_000_000
 """Microseconds."""

@@ -99,7 +99,7 @@ class Repair:
             await self._check_waiting(waiting, name)
 
     async def _session(self, queue: str, session: str, epoch: int) -> None:
-        state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session, ""))
+        state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session))
         if state == b"unknown" or facts[0] > epoch:
             key = f"{self.core.keys.queue(queue)}h:{session}"
             many = await self.core.call(command(key, "SCARD", key)) > FREE_STEP
