@@ -174,3 +174,20 @@ def test_a_drain_over_many_queues_costs_scripts_by_the_batch(server: Server) -> 
         assert commands.since()["evalsha"] <= 50 * 3 + 20
 
     play(server, test)
+
+
+def test_sweeps_visit_all_queues_some_at_a_time(server: Server) -> None:
+    async def test(broker: RedisBroker) -> None:
+        names, now = [f"q{n}" for n in range(450)], broker.clock()
+        jobs = [Job(id=f"{name}:{1:032x}", task="t", queue=name, due=now + 1, ttl=1) for name in names]
+        await broker.put(jobs, now=now)
+        commands = Commands(server)
+        first = await broker.sweep(now=now + 10)
+        assert commands.since()["evalsha"] < 200 * 6, "450 queues would be more than 2,000"
+        assert first.promoted == 200
+        swept = [await broker.sweep(now=now + 20) for _ in range(2)]
+        assert first.promoted + sum(one.promoted for one in swept) == 450
+        expired = [await broker.sweep(now=now + 10_000) for _ in range(3)]
+        assert sum(one.expired for one in expired) == 450
+
+    play(server, test)
