@@ -148,9 +148,10 @@ def test_empty_queues_cost_no_script(server: Server) -> None:
     async def test(broker: RedisBroker) -> None:
         names = tuple(f"q{n}" for n in range(200))
         await broker.put([Job(id="q7:" + "1" * 32, task="t", queue="q7")])
+        look = Interest(queues=names, filter=ANY, session="s")
+        await broker.wait(look, 0)  # the server learns the scripts
         commands = Commands(server)
-        wake = await broker.wait(Interest(queues=names, filter=ANY, session="s"), 0)
-        assert wake.queues == ("q7",)
+        assert (await broker.wait(look, 0)).queues == ("q7",)
         assert commands.since().get("evalsha", 0) <= 2
 
     play(server, test)
