@@ -171,8 +171,8 @@ def test_a_drain_over_many_queues_costs_scripts_by_the_batch(server: Server) -> 
             taken += len(given)
             names = names[5:]
         assert taken == 1000
-        # For each queue: to enrol the session, to take, to settle.
-        assert commands.since()["evalsha"] <= 50 * 3 + 20
+        # For each queue: a take that finds the session unknown, one that takes, a settle; some to load scripts.
+        assert commands.since()["evalsha"] <= 50 * 4
 
     play(server, test)
 
