@@ -171,7 +171,7 @@ def test_a_drain_over_many_queues_costs_scripts_by_the_batch(server: Server) -> 
             taken += len(given)
             names = names[5:]
         assert taken == 1000
-        # For each queue: a take that finds the session unknown, one that takes, a settle; some to load scripts.
+        # For each queue: a take to which the session is unknown, one that takes, a settle; some load scripts.
         assert commands.since()["evalsha"] <= 50 * 4
 
     play(server, test)
