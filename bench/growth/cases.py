@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from bench.measure import percentile
@@ -97,12 +98,19 @@ class Site:
     def _count(self) -> int:
         return self.marks.stat().st_size if self.marks.exists() else 0
 
-    def drain(self, calls: Callable[[App, int], Call[int]], jobs: int, tasks: int = 1) -> float:
+    def drain(
+        self,
+        calls: Callable[[App, int], Call[int]],
+        jobs: int,
+        tasks: int = 1,
+        after_put: Callable[[], None] = lambda: None,
+    ) -> float:
         """Jobs a second, from the first tenth to the last job: without the start of the worker."""
         app = self.app()
         with closing(app):
             for first in range(0, jobs, CHUNK):
                 app.enqueue_many([calls(app, n) for n in range(first, min(first + CHUNK, jobs))])
+            after_put()
             with self.worker(tasks):
                 began = self._reach(jobs // 10)
                 return (jobs - jobs // 10) / (self._reach(jobs) - began)
@@ -173,11 +181,30 @@ def measure(
         lambda number: median(lambda: site.round_trip(number, plan.trips)),
     )
     if server is not None:
+        tell("server")
+        found += server_costs(site, server, plan.jobs)
         tell("sleepers")
         found += compared(
             "put, sleeping workers", plan.sleepers, "µs of the server", lambda n: put_cost(url, server, n)
         )
     return found
+
+
+def server_costs(site: Site, server: Server, jobs: int) -> list[Figure]:
+    """Microseconds of the server's CPU for each job of a queue: put by the thousand, taken and settled."""
+    cpu = [server_cpu(server)]
+    site.drain(spread("queues", 1), jobs, after_put=lambda: cpu.append(server_cpu(server)))
+    cpu.append(server_cpu(server))
+    put, drain = ((after - before) / jobs * 1e6 for before, after in pairwise(cpu))
+    return [
+        Figure("server CPU for a job, put", 1, put, put, "µs"),
+        Figure("server CPU for a job, run", 1, drain, drain, "µs"),
+    ]
+
+
+def server_cpu(server: Server) -> float:
+    lines = dict(line.split(":") for line in server.ask("INFO", "cpu").split() if ":" in line)
+    return float(lines["used_cpu_user"]) + float(lines["used_cpu_sys"])
 
 
 def put_cost(url: str, server: Server, sleepers: int) -> float:
