@@ -166,7 +166,7 @@ def test_the_server_needs_an_h11_that_reads_one_request_as_one(metadata: Message
 
 
 def test_the_wheel_names_its_extras(metadata: Message) -> None:
-    extras = {"redis", "server", "grpc", "otel", "yaml", "dev", "all"}
+    extras = {"redis", "server", "grpc", "otel", "yaml", "zstd", "dev", "all"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
@@ -220,7 +220,7 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 EXTRAS = {"hiredis", "starlette", "uvicorn", "prometheus_client", "grpc", "google", "opentelemetry",
-          "asyncpg", "yaml", "uvloop", "httpx", "pydantic"}
+          "asyncpg", "backports", "yaml", "uvloop", "httpx", "pydantic"}
 sys.meta_path.insert(0, Missing())
 from dray.cli.main import cli, main
 import click

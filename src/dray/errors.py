@@ -8,6 +8,7 @@ DrayError
 │   ├── EncodeError                a value that no codec can carry
 │   ├── DecodeError                bytes that are not what they claim to be
 │   ├── NewerVersion               bytes written by a newer dray; left for newer workers
+│   ├── MissingLibrary             bytes compressed by a library that is not installed here
 │   └── TooLarge                   over max_payload or max_result
 ├── BrokerError
 │   ├── BrokerAway                 cannot be reached now; the same call may work later
@@ -122,6 +123,10 @@ class DecodeError(CodecError):
 
 class NewerVersion(CodecError):
     """Bytes written by a newer version of dray."""
+
+
+class MissingLibrary(CodecError):
+    """Bytes that only a process with another library can read; the message says what to install."""
 
 
 class TooLarge(CodecError):
