@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import re
@@ -138,6 +137,8 @@ def reap(child: int) -> int:
 def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends (Linux)."""
     if sys.platform == "linux":
+        import ctypes  # large, and only for processes that end soon
+
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before that
         os._exit(1)

@@ -8,11 +8,10 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import msgspec
 
@@ -34,7 +33,7 @@ from dray.worker.channel import (
 )
 from dray.worker.config import DeclareConfig, ExecutorConfig
 from dray.worker.process import reap
-from dray.worker.shared_memory import SharedHeartbeat, WorkerRate
+from dray.worker.shared_memory import SharedHeartbeat, WorkerRate, unnamed_file
 from dray.worker.supervisor.template import ForkedExecutor, Template
 
 LAST_MESSAGES: Final = 0.5
@@ -160,7 +159,7 @@ class ExecutorProcess:
         self._closed_at = 0
         self._channel = Channel(FromExecutor, self._hear, self._close)  # type: ignore[arg-type]
         self._heartbeat = SharedHeartbeat.make()
-        self._stacks: IO[bytes] = tempfile.TemporaryFile(prefix="dray-stacks-")  # noqa: SIM115
+        self._stacks = unnamed_file("dray-stacks")
         self._process: SpawnedExecutor | ForkedExecutor | None = None
         self._pidfd: int | None = None
 
@@ -183,7 +182,7 @@ class ExecutorProcess:
         return executor
 
     def _launch(self, plan: Plan, channel: int) -> None:
-        self._process = plan(self.number, channel, self._heartbeat.fd, self._stacks.fileno())
+        self._process = plan(self.number, channel, self._heartbeat.fd, self._stacks)
         self.pid = self._process.pid
         self._watch_exit()
 
@@ -265,7 +264,7 @@ class ExecutorProcess:
 
     async def dump(self) -> str:
         """The stacks of all its threads; empty if it does not even answer a signal."""
-        handle = self._stacks.fileno()
+        handle = self._stacks
         before = os.fstat(handle).st_size
         if before > STACKS_MAX:
             os.ftruncate(handle, 0)
@@ -354,4 +353,4 @@ class ExecutorProcess:
         """Close channel and files, once it has ended."""
         self._channel.close()
         self._heartbeat.close()
-        self._stacks.close()
+        os.close(self._stacks)

@@ -24,7 +24,7 @@ import msgspec
 from dray.settings import Settings
 from dray.worker.config import ExecutorConfig
 from dray.worker.executor import executor_main
-from dray.worker.process import STOP_SIGNALS, can_fork, die_with, fork, look_like, reap
+from dray.worker.process import STOP_SIGNALS, can_fork, fork, look_like, reap
 
 _PATIENCE: Final = 5.0
 """Seconds to wait for its answer, which takes milliseconds; then it counts as gone."""
@@ -62,10 +62,10 @@ class Template:
             return None
         _preload(settings)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent, pid = os.getpid(), fork()
+        pid = fork()
         if pid == 0:
             ours.close()
-            _serve(theirs, parent)
+            _serve(theirs)
         theirs.close()
         ours.settimeout(_PATIENCE)
         return cls(pid, ours)
@@ -133,10 +133,9 @@ def _preload(settings: Settings) -> None:
     gc.freeze()  # later collections leave these objects, and the pages they are in, alone
 
 
-def _serve(control: socket.socket, parent: int) -> NoReturn:
+def _serve(control: socket.socket) -> NoReturn:
     """Answer requests until the supervisor is gone."""
     try:
-        die_with(parent)
         look_like(executor_main)
         usual = {number: signal.signal(number, _do_nothing) for number in STOP_SIGNALS}
         while (received := socket.recv_fds(control, _REQUEST_MAX, _FDS_MAX))[0]:
