@@ -41,15 +41,14 @@ def probe(path: str) -> AppFacts:
     """Import the app at `module:attribute` in a child process, and return its facts."""
     ours, theirs = os.pipe()
     try:
-        child = _Forked(path, theirs) if can_fork() else _spawn(path, theirs)
+        child = (_Forked if can_fork() else _Spawned)(path, theirs)
         os.close(theirs)
         try:
             with open(ours, "rb", closefd=False) as answer:
                 reply = answer.read()
             code = child.wait()
         except BaseException:  # interrupted
-            child.kill()
-            child.wait()
+            child.end()
             raise
     finally:
         os.close(ours)
@@ -58,9 +57,15 @@ def probe(path: str) -> AppFacts:
     return msgspec.msgpack.decode(reply, type=AppFacts)
 
 
-def _spawn(path: str, descriptor: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", __name__, path, str(descriptor), str(os.getpid())]
-    return subprocess.Popen(command, pass_fds=(descriptor,))  # noqa: S603 (our own program)
+class _Spawned:
+    def __init__(self, path: str, descriptor: int) -> None:
+        command = [sys.executable, "-m", __name__, path, str(descriptor), str(os.getpid())]
+        self._process = subprocess.Popen(command, pass_fds=(descriptor,))  # noqa: S603 (our own program)
+        self.wait = self._process.wait
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 class _Forked:
@@ -80,8 +85,10 @@ class _Forked:
     def wait(self) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
 
-    def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
+    def end(self) -> None:
+        with suppress(ProcessLookupError, ChildProcessError):  # an interrupted `wait` has seen its end
+            os.kill(self._pid, signal.SIGKILL)
+            self.wait()
 
 
 def read_app(path: str) -> AppFacts:

@@ -105,10 +105,17 @@ def can_fork() -> bool:
 
 
 def fork() -> int:
-    """As `os.fork`; nothing is left in the buffers, which both processes would print."""
+    """As `os.fork`, with empty buffers, which both processes would print.
+
+    Signals wait meanwhile: what a handler raises inside of a fork is lost.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    return os.fork()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        return os.fork()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def look_like(program: ModuleType) -> None:
