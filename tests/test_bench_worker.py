@@ -33,7 +33,9 @@ def test_every_part_is_measured_on_both_sides(results: Results) -> None:
     assert all(stage.parts.keys() == {"take", "decode", "run", "settle"} for stage in results.stages)
     assert results.starts["import dray"] > 0
     assert results.idle is not None
-    assert results.idle.processes == 3
+    assert results.idle.processes == 4
+    assert results.idle.memory > 0
+    assert results.idle.started > 0
 
 
 def test_the_report_has_every_table_and_every_goal(results: Results) -> None:
