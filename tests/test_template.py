@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crew import until
@@ -18,12 +19,14 @@ from test_worker_processes import Site, alive, ends
 from dray.job import State
 from dray.worker.process import can_fork
 
+PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere executors are spawned")
 
 APP = """
 import logging, os, sys, threading
 import multiprocessing
 from pathlib import Path
+from typing import Any
 from dray import App
 
 HANDLERS, THREADS = list(logging.getLogger().handlers), threading.active_count()
@@ -182,3 +185,25 @@ def test_a_program_with_threads_does_not_fork() -> None:
     assert not can_fork()
     gate.set()
     thread.join()
+
+
+def test_an_idle_worker_needs_little_more_than_its_imports_once(site: Site) -> None:
+    worker = site.start(processes=2)
+    site.at_work(2)
+    tree = [worker.pid]
+    for pid in tree:  # grows while it is walked
+        tree += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    assert len(tree) == 4
+    with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], **PIPES) as bare:
+        assert bare.stdout is not None
+        bare.stdout.readline()
+        alone = memory_of(bare.pid)
+        bare.communicate(b"\n")
+    assert sum(map(memory_of, tree)) < 20 * alone  # 15 as of now; 25 if every process imports for itself
+
+
+def memory_of(pid: int) -> int:
+    """Memory that is not that of files; shared pages are divided among those that share them."""
+    found = re.search(r"^Pss_Anon: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
