@@ -134,9 +134,9 @@ class Workers:
         """Seconds that all of them have used so far."""
         return sum(_cpu(pid) for pid in self.tree())
 
-    def megabytes(self) -> float:
-        """Of all of them; pages that they share count once (PSS)."""
-        return sum(_pss(pid) for pid in self.tree()) / 1000
+    def memory(self) -> float:
+        """MiB of all of them; pages that they share count once (PSS)."""
+        return sum(_pss(pid) for pid in self.tree()) / 1024
 
     def stop(self) -> None:
         """At once: the server they worked on goes as well."""
@@ -173,9 +173,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _pss(pid: int) -> float:
-    """Kilobytes."""
+    """KiB."""
     found = re.search(r"^Pss: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    return int(found[1]) * 1.024 if found else 0.0
+    return int(found[1]) if found else 0.0
 
 
 def _cpu(pid: int) -> float:

@@ -99,7 +99,7 @@ def delay_table(figured: Figured) -> str:
         cells.append(NONE if idle is None else f"{idle * 100:.2f} %")
         cells.append(NONE if pss is None else f"{pss:.0f}")
         rows.append((name, *cells))
-    return table(("", *heads, "bytes/pending job", "idle CPU", "idle MB (PSS)"), rows)
+    return table(("", *heads, "bytes/pending job", "idle CPU", "idle MiB (PSS)"), rows)
 
 
 def _any(figured: Figured, measure: str) -> bool:

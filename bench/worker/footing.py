@@ -43,7 +43,7 @@ class Idle:
     share: float
     """Of one core."""
     memory: float
-    """Megabytes of all together, what they share counted once (PSS)."""
+    """MiB of all together, what they share counted once (PSS)."""
     started: float = 0.0
     """CPU seconds of a worker from its start to its end, with one job to run."""
 
@@ -61,7 +61,7 @@ def measure_idle(folder: Path, seconds: float, executors: int = 2) -> Idle:
         time.sleep(seconds)
         used = sum(map(_cpu, tree)) - before
         share = used / (time.perf_counter() - start)
-        idle = Idle(len(tree), share, sum(map(memory_of, tree)) / 1e6)
+        idle = Idle(len(tree), share, sum(map(memory_of, tree)) / 1024)
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(60)
@@ -103,6 +103,6 @@ def _cpu(pid: int) -> float:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes; pages that several processes share are divided among them."""
+    """KiB; pages that several processes share are divided among them."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

@@ -26,7 +26,7 @@ from dray.worker.config import ExecutorConfig
 from dray.worker.executor import executor_main
 from dray.worker.process import STOP_SIGNALS, can_fork, fork, look_like, reap
 
-_PATIENCE: Final = 5.0
+_PATIENCE: Final = 2.0
 """Seconds to wait for its answer, which takes milliseconds; then it counts as gone."""
 _REQUEST_MAX: Final = 1 << 17
 _FDS_MAX: Final = 4
@@ -71,38 +71,42 @@ class Template:
         return cls(pid, ours)
 
     def start(self, config: ExecutorConfig) -> ForkedExecutor | None:
-        """Fork an executor; None if the template is gone. `OSError` if there can be no more processes."""
-        reply = self._ask(_Fork(config), config.fds)
-        if reply is None:
+        """Fork an executor; None if the template has been gone before.
+
+        `OSError` if it fails now. It may have forked all the same: closing the channel ends such an executor.
+        """
+        if self._gone:
             return None
-        if reply < 0:
-            raise OSError(-reply, os.strerror(-reply))
-        return ForkedExecutor(reply, self)
+        pid = self._ask(_Fork(config), config.fds)
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        return ForkedExecutor(pid, self)
 
     def reap(self, pid: int) -> int:
         """The exit code of an executor that has ended; 1 if it cannot be known any more."""
-        reply = self._ask(_Reap(pid))
-        if reply is not None:
-            return reply
+        if not self._gone:
+            with contextlib.suppress(OSError):
+                return self._ask(_Reap(pid))
         try:
             return reap(pid)  # without its parent it may have become ours
         except ChildProcessError:
             return 1
 
-    def _ask(self, request: _Fork | _Reap, fds: tuple[int, ...] = ()) -> int | None:
-        if self._control.fileno() < 0:
-            return None
+    def _ask(self, request: _Fork | _Reap, fds: tuple[int, ...] = ()) -> int:
         try:
             socket.send_fds(self._control, [msgspec.msgpack.encode(request)], fds)
             reply = self._control.recv(64)
-            if reply:
-                return msgspec.msgpack.decode(reply, type=int)
-            cause = "it has ended"
+            if not reply:
+                raise ConnectionError("it has ended")
         except OSError as error:
-            cause = str(error)
-        log.warning("the template of executors is gone, they start as new processes: %s", cause)
-        self.close()
-        return None
+            log.warning("the template of executors is gone, they start as new processes: %s", error)
+            self.close()
+            raise
+        return msgspec.msgpack.decode(reply, type=int)
+
+    @property
+    def _gone(self) -> bool:
+        return self._control.fileno() < 0
 
     def close(self) -> None:
         """End it. Executors live on."""
