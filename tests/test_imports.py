@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-SELDOM = {"ctypes", "difflib", "email", "http.client", "sysconfig", "tempfile", "xml", "zipfile", "zoneinfo"}
+SELDOM = {
+    "ctypes",
+    "difflib",
+    "email",
+    "http.client",
+    "sysconfig",
+    "tempfile",
+    "xml",
+    "zipfile",
+    "zoneinfo",
+    "logging.handlers",
+}
 """Large modules of Python that only some programs need, or only errors do."""
 OTHERS = {
     "sqlite3",

@@ -31,6 +31,7 @@ LATE_IMPORTS = {
     ("loading", "sysconfig"),
     ("codec.values", "zoneinfo"),
     ("schedules.cron", "zoneinfo"),
+    ("worker.logs", "dray.worker.log_file"),
     ("worker.process", "ctypes"),
     ("worker.run.threads", "ctypes"),
     ("worker.shared_memory", "tempfile"),

