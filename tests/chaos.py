@@ -203,7 +203,8 @@ class Chaos:
         while time.monotonic() < end:
             time.sleep(self.dice.uniform(0.05, 0.6))
             self._restart()
-            kind = self.dice.choices(["executor", "child", "supervisor", "producer"], [12, 3, 3, 4])[0]
+            kinds = ["executor", "child", "supervisor", "producer", "template"]
+            kind = self.dice.choices(kinds, [12, 3, 3, 4, 2])[0]
             if owed:  # no run is without one of each, whatever the dice say
                 kind = owed[-1]
             victim = self._victim(kind)
@@ -217,8 +218,10 @@ class Chaos:
             running = [one.pid for one in self.producers.values() if one.poll() is None]
         else:
             running = [one.pid for one in self.workers if one.poll() is None]
-            if kind != "supervisor":
-                running = [child for pid in running for child in children_of(pid)]
+            if kind == "template":
+                running = [child for pid in running for child in templates_of(pid)]
+            elif kind != "supervisor":
+                running = [child for pid in running for child in executors_of(pid)]
             if kind == "child":
                 running = [child for pid in running for child in children_of(pid)]
         return self.dice.choice(running) if running else None
@@ -266,6 +269,23 @@ class Chaos:
                 self.report.problems += run_blocking(broker.audit())
             run_blocking(broker.close())
         self.app.close()
+
+
+def templates_of(supervisor: int) -> list[int]:
+    """The process that executors are forked from: the only child without a group of its own."""
+    return [child for child in children_of(supervisor) if not leads_group(child)]
+
+
+def executors_of(supervisor: int) -> list[int]:
+    parents = [supervisor, *templates_of(supervisor)]
+    return [child for parent in parents for child in children_of(parent) if leads_group(child)]
+
+
+def leads_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return True  # it has just ended
 
 
 def children_of(pid: int) -> list[int]:

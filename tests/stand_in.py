@@ -37,7 +37,7 @@ from dray.worker.channel import (
     frame,
 )
 from dray.worker.shared_memory import SharedHeartbeat
-from dray.worker.supervisor.executor_process import Launch, Plan
+from dray.worker.supervisor.executor_process import Launch, Plan, SpawnedExecutor
 
 TURN = 0.02
 
@@ -45,7 +45,7 @@ TURN = 0.02
 def plan(url: str, folder: Path, behaviour: str = "work", lease: int = 30_000) -> Plan:
     """Start stand-ins of one behaviour; a file `behaviour` in the folder overrides it for later ones."""
 
-    def launch(number: int, channel: int, pulse: int, stacks: int) -> Launch:
+    def launch(number: int, channel: int, pulse: int, stacks: int) -> SpawnedExecutor:
         override = folder / "behaviour"
         given = {
             "behaviour": override.read_text() if override.exists() else behaviour,
@@ -57,7 +57,8 @@ def plan(url: str, folder: Path, behaviour: str = "work", lease: int = 30_000) -
             "pulse": pulse,
             "stacks": stacks,
         }
-        return Launch([sys.executable, __file__, json.dumps(given)])
+        command = [sys.executable, __file__, json.dumps(given)]
+        return SpawnedExecutor(Launch(command), (channel, pulse, stacks))
 
     return launch
 

@@ -61,7 +61,7 @@ def test_both_subjects_deliver_every_measure(tmp_path: Path) -> None:
     figured = Figured()
     rounds(TINY, [ours, stub("stub", PROGRAM)], place(tmp_path, dray=home), figured, lambda text: None)
     assert figured.failures == {}
-    common = {"enqueue blocking", "enqueue bulk", "drain noop", "drain io", "idle", "load"}
+    common = {"enqueue blocking", "enqueue bulk", "drain noop", "drain io", "idle", "load", "pss"}
     delays = {f"{name} p{n}" for name in ("start idle", "trip idle", "start loaded") for n in (50, 95, 99)}
     assert figured.figures["stub"].keys() == common | delays
     assert figured.figures[ours.name].keys() == common | delays | {

@@ -33,7 +33,9 @@ def test_every_part_is_measured_on_both_sides(results: Results) -> None:
     assert all(stage.parts.keys() == {"take", "decode", "run", "settle"} for stage in results.stages)
     assert results.starts["import dray"] > 0
     assert results.idle is not None
-    assert results.idle.processes == 3
+    assert results.idle.processes == 4
+    assert results.idle.memory > 0
+    assert results.idle.started > 0
 
 
 def test_the_report_has_every_table_and_every_goal(results: Results) -> None:
@@ -46,15 +48,15 @@ def test_the_report_has_every_table_and_every_goal(results: Results) -> None:
         "An idle worker",
     ):
         assert head in text
-    assert len(list(goal_lines(results))) == 4
+    assert len(list(goal_lines(results))) == 7
     assert data(results)["facts"] == results.facts
 
 
 def test_a_goal_that_is_missed_is_called_missed() -> None:
     slow = Row("drain", {"tasks": "async"}, {BARE: [Sample(1, 100)], DRAY: [Sample(1, 10)]})
     slower = Row("drain", {"tasks": "sync"}, {BARE: [Sample(1, 100)], DRAY: [Sample(1, 2)]})
-    results = Results({}, drains=[slow, slower], idle=Idle(3, 0.02, 50))
-    assert [": missed, " in line for line in goal_lines(results)] == [True, True, True]
+    results = Results({}, drains=[slow, slower], idle=Idle(3, 0.02, 50, 0.6))
+    assert [": missed, " in line for line in goal_lines(results)] == [True, True, True, True, True]
 
 
 def test_a_store_that_was_not_drained_is_no_result(tmp_path: Path) -> None:

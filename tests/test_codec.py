@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import re
 import tracemalloc
 import zlib
+from base64 import b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -22,10 +24,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_values import anything, circle, datetimes, deep, same, text
 
-from dray.codec import payload
+from dray.codec import compression, payload
 from dray.codec.payload import Codecs, ValueCodec, pack, unpack
 from dray.codec.signature import Hints
-from dray.errors import CodecError, DecodeError, EncodeError, InvalidInput, NewerVersion, TooLarge
+from dray.errors import (
+    CodecError,
+    DecodeError,
+    EncodeError,
+    InvalidInput,
+    MissingLibrary,
+    NewerVersion,
+    TooLarge,
+)
 from dray.job import ENVELOPE_VERSION, Job
 
 MINIMAL = Job(id="j", task="t")
@@ -423,19 +433,50 @@ def test_a_codec_that_gives_no_bytes_is_an_encode_error() -> None:
             codecs.encode_value(value, codec="reversed")
 
 
+NOISE = b"".join(zlib.crc32(bytes([n % 256, n // 256])).to_bytes(4, "big") for n in range(60_000))
+A_FRAME = "0f0128b52ffda0a586010075000030db000186a06101009c86392802"
+"""`"a" * 100_000`, as it was once stored."""
+
+
+@pytest.fixture
+def without_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "_zstd", lambda: None)
+
+
 @pytest.mark.parametrize("value", ["a" * 100_000, b"\0" * 1_000_000, ["text"] * 50_000])
-def test_large_values_that_shrink_are_compressed(value: Any) -> None:
-    stored = CODECS.encode_value(value)
-    assert stored[0] == 0x81
+@pytest.mark.parametrize("codec", ["msgpack", "pickle"])
+def test_large_values_that_shrink_are_compressed(value: Any, codec: str) -> None:
+    stored = PICKLING.encode_value(value, codec=codec)
+    assert stored[:2] == bytes((15, 1 if codec == "msgpack" else 4))
     assert len(stored) < 20_000
+    assert PICKLING.decode_value(stored) == value
+
+
+@pytest.mark.parametrize("value", ["a" * 60_000, NOISE, b64encode(NOISE), NOISE[:100_000] + bytes(20_000)])
+def test_small_values_and_those_that_shrink_little_are_not_compressed(value: Any) -> None:
+    stored = CODECS.encode_value(value)
+    assert stored[0] == 1
     assert CODECS.decode_value(stored) == value
 
 
-def test_small_values_and_those_that_do_not_shrink_are_not_compressed() -> None:
-    noise = b"".join(zlib.crc32(bytes([n % 256, n // 256])).to_bytes(4, "big") for n in range(60_000))
-    assert CODECS.encode_value("a" * 60_000)[0] == 1
-    assert CODECS.encode_value(noise)[0] == 1
-    assert CODECS.decode_value(CODECS.encode_value(noise)) == noise
+def test_a_value_with_an_even_middle_is_compressed_only_if_the_whole_shrinks() -> None:
+    middle = bytes(40_000)
+    assert CODECS.encode_value(NOISE[:40_000] + middle + NOISE[:40_000])[0] == 15  # noise again shrinks
+    assert CODECS.encode_value(NOISE[:80_000] + middle + NOISE[80_000:160_000])[0] == 1
+
+
+def test_stored_compressed_payloads_stay_readable() -> None:
+    body = b"\xdb" + (100_000).to_bytes(4, "big") + b"a" * 100_000
+    for stored in (bytes.fromhex(A_FRAME), b"\x81" + zlib.compress(body, 1)):
+        assert CODECS.decode_value(stored) == "a" * 100_000
+
+
+def test_without_zstd_nothing_is_compressed_and_the_error_says_what_to_install(without_zstd: None) -> None:
+    stored = CODECS.encode_value("a" * 100_000)
+    assert stored[0] == 1
+    assert CODECS.decode_value(stored) == "a" * 100_000
+    with pytest.raises(MissingLibrary, match=re.escape("pip install 'dray[zstd]'")):
+        CODECS.decode_value(bytes.fromhex(A_FRAME))
 
 
 def test_the_limit_is_on_the_size_before_compression_both_ways() -> None:
@@ -454,8 +495,25 @@ def test_the_limit_is_on_the_size_before_compression_both_ways() -> None:
     assert CODECS.decode_value(CODECS.encode_value("a" * 9, limit=10), limit=10) == "a" * 9
 
 
-def test_a_decompression_bomb_costs_no_memory() -> None:
-    bomb = b"\x81" + zlib.compress(b"\0" * 300_000_000, 9)
+def _zstd_stream(size: int, window: int = 20) -> bytes:
+    """Zeros in a frame that does not say how many."""
+    zstd = compression._zstd()
+    parameter = zstd.CompressionParameter
+    stream = zstd.ZstdCompressor(options={parameter.window_log: window, parameter.content_size_flag: 0})
+    zeros = bytes(1_000_000)
+    return b"".join(stream.compress(zeros) for _ in range(size // len(zeros))) + bytes(stream.flush())
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\x81" + zlib.compress(bytes(300_000_000), 9),
+        b"\x0f\x01" + compression._zstd().compress(bytes(300_000_000)),
+        b"\x0f\x01" + _zstd_stream(300_000_000),
+    ],
+    ids=["zlib", "zstd", "zstd of unknown size"],
+)
+def test_a_decompression_bomb_costs_no_memory(bomb: bytes) -> None:
     tracemalloc.start()
     with pytest.raises(TooLarge, match="max_payload"):
         CODECS.decode_call(bomb)
@@ -464,11 +522,23 @@ def test_a_decompression_bomb_costs_no_memory() -> None:
     assert peak < 4_000_000
 
 
-def test_broken_compression_is_a_decode_error() -> None:
-    stored = CODECS.encode_value("a" * 100_000)
-    for broken in (stored[:-1], stored[:5], stored[:1], stored + b"x", stored[:1] + b"y" + stored[2:]):
+def test_a_frame_that_asks_for_more_memory_than_the_limit_is_refused() -> None:
+    with pytest.raises(DecodeError, match="memory"):
+        CODECS.decode_call(b"\x0f\x01" + _zstd_stream(2_000_000, window=27))
+
+
+@pytest.mark.parametrize("header", [b"\x0f\x01", b"\x81"])
+def test_broken_compression_is_a_decode_error(header: bytes) -> None:
+    body = msgspec.msgpack.encode("a" * 100_000)
+    pack = zlib.compress if header == b"\x81" else compression._zstd().compress
+    stored = header + pack(body)
+    assert CODECS.decode_value(stored) == "a" * 100_000
+    at = len(header)
+    for broken in (stored[:-1], stored[:5], stored[:at], stored[:1], stored + b"x", stored + stored[at:]):
         with pytest.raises(DecodeError):
             CODECS.decode_value(broken)
+    with pytest.raises(DecodeError):
+        CODECS.decode_value(header + b"y" + stored[at + 1 :])
 
 
 def test_no_bytes_are_a_decode_error() -> None:

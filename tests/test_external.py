@@ -15,6 +15,7 @@ import redis_server
 from dray import App, InvalidInput, LeaseLost, State, TooLarge
 from dray.admin.external import HeldJob
 from dray.broker.verbs import Beat, Broker, run_blocking
+from dray.codec import compression
 from dray.documents.lease_token import read_token
 from dray.job import Error, Progress
 
@@ -327,6 +328,18 @@ def test_what_does_not_fit_goes_back_and_what_cannot_be_read_is_dead(app: App) -
     assert [job.id for job in held] == [job.id for job in big[:2]]
     assert (app.job("spoilt").info().reason or "").startswith("undecodable: ")
     assert [job.id for job in app.external.fetch(["default"], limit=10)] == [big[2].id]
+
+
+def test_what_another_server_can_read_is_left_to_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = app.enqueue("a", "a" * 100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(compression, "_zstd", lambda: None)
+        assert app.external.fetch(["default"]) == []
+    info = job.info()
+    assert info.status is State.RETRYING
+    assert "dray[zstd]" in str(info.error)
+    job.retry()
+    assert [held.args for held in app.external.fetch(["default"])] == [("a" * 100_000,)]
 
 
 async def _spoil(app: App, id: str) -> None:

@@ -21,6 +21,20 @@ STRANGERS = frozenset({"broker.memory", "broker.sqlite", "broker.redis"})
 LATE_IMPORTS = {
     ("broker", "dray.broker.sqlite"),  # only users of a broker pay for it
     ("broker", "dray.broker.redis"),
+    ("broker", "dray.broker.memory"),
+    ("client.client", "dray.broker.memory"),
+    ("cli.open_app", "dray.broker.sqlite.options"),
+    ("cli.open_app", "sqlite3"),
+    ("handle", "dray.why"),  # only those who ask pay for it
+    ("errors", "difflib"),  # large modules of Python, seldom needed
+    ("settings.files", "tomllib"),
+    ("loading", "sysconfig"),
+    ("codec.values", "zoneinfo"),
+    ("schedules.cron", "zoneinfo"),
+    ("worker.logs", "dray.worker.log_file"),
+    ("worker.process", "ctypes"),
+    ("worker.run.threads", "ctypes"),
+    ("worker.shared_memory", "tempfile"),
     ("codec.signature", "annotationlib"),  # exists from Python 3.14 on
 }
 """The only imports inside functions: (module, what it imports)."""

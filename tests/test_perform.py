@@ -14,6 +14,7 @@ import pytest
 from workshop import NOW, Host, call_here, judge_of, live_of, run
 
 from dray.app import App
+from dray.codec import compression
 from dray.context import Context, Reject, Retry, current
 from dray.errors import JobStopped
 from dray.job import Job, Outcome, OutcomeKind, Taken
@@ -133,6 +134,23 @@ def test_a_payload_that_cannot_be_read_is_dead_at_once(app: App, payload: bytes)
     outcome = judged(app, live_of(app, "never", payload=payload))
     assert outcome.kind is DEAD
     assert (outcome.reason or "").startswith("undecodable: ")
+
+
+@pytest.mark.parametrize("attempt", [1, 9])
+def test_a_payload_that_other_workers_can_read_is_left_to_them(
+    app: App, attempt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = app.codecs.encode_call(("a" * 100_000,), {})
+    monkeypatch.setattr(compression, "_zstd", lambda: None)
+
+    @app.task(retries=0, retry_on=(OSError,))
+    def never(text: str) -> None:
+        raise AssertionError("it must not run")
+
+    outcome = judged(app, live_of(app, "never", "", payload=payload, attempt=attempt))
+    assert outcome.kind is RETRY
+    assert outcome.error is not None
+    assert "dray[zstd]" in outcome.error.message
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ ERRORS = {
     "JobTimeout",
     "LastAdminKey",
     "LeaseLost",
+    "MissingLibrary",
     "NewerLayout",
     "NewerVersion",
     "EnqueueLimited",

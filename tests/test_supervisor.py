@@ -21,8 +21,9 @@ from dray.broker.verbs import Beat, Cancel, Filter, Ids, Pause, Resume, Scope
 from dray.documents.worker_registry import WorkerInfo, read_workers
 from dray.job import Job, Outcome, OutcomeKind, State
 from dray.settings import Settings
-from dray.worker.supervisor.executor_process import Launch
+from dray.worker.supervisor.executor_process import Launch, SpawnedExecutor
 from dray.worker.supervisor.supervisor import Supervisor, executors_of, run_worker
+from dray.worker.supervisor.template import ForkedExecutor
 from dray.worker.supervisor.watchers import CodeChanges, nothing_left
 
 PATIENCE = 30.0
@@ -200,8 +201,10 @@ def test_a_process_that_the_system_refuses_to_start_is_tried_again(
     async def test(bench: Bench) -> None:
         sound = stand_in.plan(bench.url, bench.folder)
 
-        def plan(number: int, channel: int, pulse: int, stacks: int) -> Launch:
-            return Launch(["/no/such/program"]) if number == 1 else sound(number, channel, pulse, stacks)
+        def plan(number: int, channel: int, pulse: int, stacks: int) -> SpawnedExecutor | ForkedExecutor:
+            if number == 1:
+                return SpawnedExecutor(Launch(["/no/such/program"]), ())
+            return sound(number, channel, pulse, stacks)
 
         settings = Settings(broker_url=bench.url, namespace="dray", processes=1)
         supervisor = Supervisor("shop:app", settings, announce=bench.said.append, plan=plan)

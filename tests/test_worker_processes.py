@@ -111,9 +111,12 @@ PROGRAM = """
 import logging, sys, msgspec
 from dray.settings import Settings
 from dray.worker.supervisor.supervisor import run_worker
-logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+from dray.worker.supervisor.template import Template
 settings = msgspec.json.decode(sys.argv[1], type=Settings)
-sys.exit(run_worker("shop:app", settings, burst="burst" in sys.argv, reload="reload" in sys.argv))
+template = None if "spawn" in sys.argv else Template.fork(settings)
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+flags = {"burst": "burst" in sys.argv, "reload": "reload" in sys.argv}
+sys.exit(run_worker("shop:app", settings, template=template, **flags))
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -133,6 +134,10 @@ class Workers:
         """Seconds that all of them have used so far."""
         return sum(_cpu(pid) for pid in self.tree())
 
+    def memory(self) -> float:
+        """MiB of all of them; pages that they share count once (PSS)."""
+        return sum(_pss(pid) for pid in self.tree()) / 1024
+
     def stop(self) -> None:
         """At once: the server they worked on goes as well."""
         tree = self.tree()
@@ -165,6 +170,12 @@ def _children(pid: int) -> list[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             found += map(int, (task / "children").read_text().split())
     return found
+
+
+def _pss(pid: int) -> float:
+    """KiB."""
+    found = re.search(r"^Pss: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0.0
 
 
 def _cpu(pid: int) -> float:

@@ -22,7 +22,7 @@ DELAYS = {
     "trip idle": "round trip, idle",
     "start loaded": "enqueue to start, half load",
 }
-OTHERS = {"memory": "bytes per pending job", "idle": "CPU of an idle worker"}
+OTHERS = {"memory": "bytes per pending job", "idle": "CPU of an idle worker", "pss": "MiB of an idle worker"}
 
 Figures = dict[str, list[float]]
 """Measure → a figure per round."""

@@ -189,6 +189,7 @@ def _measure(
         found |= _quantiles("trip idle", session.trips(plan.trips, plan.gap))
     if "idle" in wanted:
         found["idle"] = session.idle(plan.idle)
+        found["pss"] = session.workers.memory()
     if "enqueue" in wanted:
         found |= session.enqueues(subject.pace["noop"])
     for kind in ("noop", "plain", "io"):

@@ -94,11 +94,12 @@ def delay_table(figured: Figured) -> str:
     rows = []
     for name in figured.subjects:
         cells = [_quantiles(figured, name, measure) for measure in shown]
-        memory, idle = figured.median(name, "memory"), figured.median(name, "idle")
+        memory, idle, pss = (figured.median(name, measure) for measure in ("memory", "idle", "pss"))
         cells.append(NONE if memory is None else f"{memory:,.0f}")
         cells.append(NONE if idle is None else f"{idle * 100:.2f} %")
+        cells.append(NONE if pss is None else f"{pss:.0f}")
         rows.append((name, *cells))
-    return table(("", *heads, "bytes/pending job", "idle CPU"), rows)
+    return table(("", *heads, "bytes/pending job", "idle CPU", "idle MiB (PSS)"), rows)
 
 
 def _any(figured: Figured, measure: str) -> bool:

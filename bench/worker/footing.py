@@ -8,10 +8,10 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.worker.drains import worker_command, worker_environment
+from bench.worker.drains import run_worker, worker_command, worker_environment
 
 TICKS = os.sysconf("SC_CLK_TCK")
 STARTS = {
@@ -39,11 +39,13 @@ class Idle:
     """A worker tree without work."""
 
     processes: int
-    """Supervisor and executors."""
+    """Supervisor, template and executors."""
     share: float
     """Of one core."""
     memory: float
-    """Resident megabytes of all together."""
+    """MiB of all together, what they share counted once (PSS)."""
+    started: float = 0.0
+    """CPU seconds of a worker from its start to its end, with one job to run."""
 
 
 def measure_idle(folder: Path, seconds: float, executors: int = 2) -> Idle:
@@ -54,22 +56,32 @@ def measure_idle(folder: Path, seconds: float, executors: int = 2) -> Idle:
     with (folder / "log").open("wb") as log:
         worker = subprocess.Popen(command, env=worker_environment(path), stdout=log, stderr=log)
     try:
-        tree = _settled(worker.pid, executors + 1, folder / "log")
+        tree = _settled(worker.pid, executors + 2, folder / "log")
         before, start = sum(map(_cpu, tree)), time.perf_counter()
         time.sleep(seconds)
         used = sum(map(_cpu, tree)) - before
         share = used / (time.perf_counter() - start)
-        return Idle(len(tree), share, sum(map(_resident, tree)) / 1e6)
+        idle = Idle(len(tree), share, sum(map(memory_of, tree)) / 1024)
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(60)
+    return replace(idle, started=_one_job(path, executors))
+
+
+def _one_job(path: Path, executors: int) -> float:
+    command = [sys.executable, "-m", "dray", "-A", "bench.worker.app:app", "enqueue", "noop", "''"]
+    subprocess.run(command, env=worker_environment(path), check=True, capture_output=True)
+    before = os.times()
+    run_worker(path, "--burst", "-p", str(executors))
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])
 
 
 def _settled(pid: int, count: int, log: Path) -> list[int]:
     """All processes of the tree, once they are there and have stopped starting."""
     deadline, last = time.monotonic() + 60, -1.0
     while time.monotonic() < deadline:
-        tree = [pid, *_children(pid)]
+        tree = _tree(pid)
         used = sum(map(_cpu, tree))
         if len(tree) >= count and used - last < 0.02:
             return tree
@@ -78,8 +90,11 @@ def _settled(pid: int, count: int, log: Path) -> list[int]:
     raise RuntimeError(f"the worker did not settle down:\n{log.read_text()}")
 
 
-def _children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for one in found:  # grows while it is walked
+        found += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
+    return found
 
 
 def _cpu(pid: int) -> float:
@@ -87,5 +102,7 @@ def _cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def _resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def memory_of(pid: int) -> int:
+    """KiB; pages that several processes share are divided among them."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

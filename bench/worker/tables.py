@@ -106,7 +106,8 @@ def start_table(starts: dict[str, float]) -> str:
 def idle_line(idle: Idle) -> str:
     return (
         f"An idle worker of {idle.processes} processes uses {idle.share * 100:.2f} % of one core "
-        f"and {idle.memory:.0f} MB of memory (resident, summed)."
+        f"and {idle.memory:.0f} MiB of memory (PSS). From its start to its end, with one job to run, it uses "
+        f"{idle.started:.2f} s of CPU time."
     )
 
 
@@ -134,6 +135,14 @@ def goal_lines(results: Results) -> Iterator[str]:
     if results.idle is not None:
         verdict = "met" if results.idle.share < 0.01 else "missed"
         yield f"an idle worker uses less than 1 % CPU: {verdict}, {results.idle.share * 100:.2f} %"
+        verdict = "met" if results.idle.memory <= 48 else "missed"
+        yield f"an idle worker with 2 executors uses at most 48 MiB: {verdict}, {results.idle.memory:.0f} MiB"
+        verdict = "met" if results.idle.started <= 0.5 else "missed"
+        yield f"a worker starts, runs a job and ends in 0.5 s of CPU: {verdict}, {results.idle.started:.2f} s"
+    if "import dray" in results.starts:
+        over = results.starts["import dray"] - results.starts["python, nothing imported"]
+        verdict = "met" if over <= 30 else "missed"
+        yield f"`import dray` takes at most 30 ms more than Python alone: {verdict}, {over:.0f} ms"
 
 
 def _goal(text: str, figure: Spread, least: float) -> str:

@@ -1,6 +1,6 @@
 """dray: a distributed task queue for Python.
 
-`import dray` stays light: modules that need an event loop or a database are loaded at first use.
+`import dray` loads the errors alone; everything else is loaded at first use.
 
 The rooms, from the ground up. Each imports only from rooms above it in this list:
 
@@ -58,6 +58,7 @@ from dray.errors import (
     JobTimeout,
     LastAdminKey,
     LeaseLost,
+    MissingLibrary,
     NewerLayout,
     NewerVersion,
     NoResult,
@@ -75,7 +76,6 @@ from dray.errors import (
     WorkerSilent,
     WouldBlock,
 )
-from dray.job import State
 
 if TYPE_CHECKING:
     from dray.app import App
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from dray.context import Context, Reject, Retry, current
     from dray.handle import JobHandle, aas_completed, agather, as_completed, gather
     from dray.info import JobInfo
+    from dray.job import State
     from dray.schedules.api import ScheduleInfo
     from dray.task import Call, Task
     from dray.why import Why
@@ -123,6 +124,7 @@ __all__ = [
     "JobTimeout",
     "LastAdminKey",
     "LeaseLost",
+    "MissingLibrary",
     "NewerLayout",
     "NewerVersion",
     "NoResult",
@@ -164,6 +166,7 @@ _LAZY = {
     **dict.fromkeys(("JobHandle", "aas_completed", "agather", "as_completed", "gather"), "dray.handle"),
     "JobInfo": "dray.info",
     "ScheduleInfo": "dray.schedules.api",
+    "State": "dray.job",
     "Task": "dray.task",
     "Why": "dray.why",
 }

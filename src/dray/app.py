@@ -6,19 +6,12 @@ import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
-from difflib import get_close_matches
 from importlib import import_module
 from inspect import isasyncgenfunction, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from dray.admin.api_keys import ApiKeys
-from dray.admin.dead import Dead
-from dray.admin.events import Events
-from dray.admin.external import External
-from dray.admin.jobs import Jobs
-from dray.admin.queues import Queues
-from dray.admin.workers import Workers
+from dray.admin.parts import AppPart, AppParts
 from dray.broker import Broker
 from dray.broker.verbs import Accepted
 from dray.client.client import Client, opener
@@ -36,11 +29,11 @@ from dray.errors import (
     InvalidInput,
     QueueFull,
     UnknownTaskWarning,
+    near_names,
 )
 from dray.handle import JobHandle
 from dray.job import Job, check_name
 from dray.options import Durability, TaskSettings, Using, read_options
-from dray.schedules.api import Schedules
 from dray.schedules.decorators import ScheduleDecorators
 from dray.settings import Loaded, Settings, load
 from dray.stats.arrivals import read_arrivals
@@ -51,6 +44,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from dray.client.tracing import Tracing
+    from dray.schedules.api import Schedules
     from dray.testing.harness import Harness
 
 P = ParamSpec("P")
@@ -70,7 +64,7 @@ class _Unrelated:
     """For type checkers: no parameter is annotated with it, so only a parameter of type Any accepts it."""
 
 
-class App(ScheduleDecorators):
+class App(AppParts, ScheduleDecorators):
     """Tasks, a broker, and everything that can be done with both.
 
         app = App("shop")                                        # the embedded broker, nothing to install
@@ -78,6 +72,8 @@ class App(ScheduleDecorators):
 
     Any setting may be given by keyword (`App("shop", retries=5)`); see docs/settings.md for where else.
     """
+
+    schedules: AppPart[Schedules] = AppPart("dray.schedules.api:Schedules")
 
     def __init__(
         self, name: str, *, broker: str | None = None, codecs: Codecs | None = None, **settings: object
@@ -94,9 +90,7 @@ class App(ScheduleDecorators):
         self.job_builder = JobBuilder(self)
         self.client = Client(self._opener(), self.settings.broker_url)
         self.clock: Callable[[], int] = self._broker_time
-        self.jobs, self.queues, self.dead, self.workers = Jobs(self), Queues(self), Dead(self), Workers(self)
-        self.events, self.keys, self.external = Events(self), ApiKeys(self), External(self)
-        self.schedules, self.declarations = Schedules(self), {}
+        self.declarations = {}
         self._lifespan: Lifespan | None = None
         self.tracing: Tracing | None = None
         if self.settings.otel:
@@ -237,7 +231,7 @@ class App(ScheduleDecorators):
         task = self.tasks.get(check_name("task", name))
         if task is not None:
             task.hints.check_call(args, kwargs)
-        elif near := get_close_matches(name, self.tasks, 1):
+        elif near := near_names(name, self.tasks, 1):
             warnings.warn(
                 f"no task of this app is named {name!r} (did you mean {near[0]}?): its jobs wait for "
                 "a worker that knows it",

@@ -8,6 +8,7 @@ DrayError
 │   ├── EncodeError                a value that no codec can carry
 │   ├── DecodeError                bytes that are not what they claim to be
 │   ├── NewerVersion               bytes written by a newer dray; left for newer workers
+│   ├── MissingLibrary             bytes compressed by a library that is not installed here
 │   └── TooLarge                   over max_payload or max_result
 ├── BrokerError
 │   ├── BrokerAway                 cannot be reached now; the same call may work later
@@ -49,7 +50,6 @@ UnknownTaskWarning (UserWarning)   a call by a name that is nearly, but not quit
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 from dray.passwords import hide_password
 
@@ -84,9 +84,16 @@ class InvalidInput(DrayError, ValueError):
         self.field, self.value, self.allowed = field, value, allowed
 
 
+def near_names(name: str, known: Iterable[str], most: int = 2, cutoff: float = 0.6) -> list[str]:
+    """Those of the known names that a mistyped one may mean, the nearest first."""
+    from difflib import get_close_matches  # large, and seldom needed
+
+    return get_close_matches(name, list(known), n=most, cutoff=cutoff)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint to the nearest of the known names; nothing where none is near."""
-    near = get_close_matches(name, sorted(known), n=2, cutoff=0.6)
+    near = near_names(name, sorted(known))
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
@@ -122,6 +129,10 @@ class DecodeError(CodecError):
 
 class NewerVersion(CodecError):
     """Bytes written by a newer version of dray."""
+
+
+class MissingLibrary(CodecError):
+    """Bytes that only a process with another library can read; the message says what to install."""
 
 
 class TooLarge(CodecError):

@@ -28,10 +28,10 @@ from dray.errors import (
 from dray.info import JobInfo, describe
 from dray.job import Record, State
 from dray.options import Duration, read_due
-from dray.why import Why, explain
 
 if TYPE_CHECKING:
     from dray.app import App
+    from dray.why import Why
 
 R = TypeVar("R")
 Timeout = Duration | None
@@ -119,6 +119,8 @@ class JobHandle(Generic[R]):
 
     async def _why(self, link: Link) -> Why:
         """Why it is in its state, as a sentence and as data."""
+        from dray.why import explain
+
         return await explain(link.broker, self.id)
 
     status, astatus = sync_and_async(_status)

@@ -7,7 +7,6 @@ import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
-from sysconfig import get_paths
 from types import ModuleType
 from typing import Final
 
@@ -15,11 +14,6 @@ from dray.app import App
 from dray.errors import AppNotFound
 
 _HERE: Final = f"{Path(__file__).parent}{os.sep}"
-_INSTALLED: Final = (
-    "<frozen",
-    *(get_paths()[kind] + os.sep for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
-"""Folders of the standard library and of installed packages."""
 
 
 def load_app(path: str, folder: Path | None = None) -> App:
@@ -75,6 +69,14 @@ def without_tasks(app: str) -> str:
     )
 
 
+def _installed() -> tuple[str, ...]:
+    """Folders of the standard library and of installed packages."""
+    from sysconfig import get_paths  # large, and only for errors
+
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    return ("<frozen", *(get_paths()[kind] + os.sep for kind in kinds))
+
+
 def _explain(name: str, error: BaseException, folder: str, origin: str) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is not None and (name == missing or name.startswith(missing + ".")):
@@ -85,7 +87,7 @@ def _explain(name: str, error: BaseException, folder: str, origin: str) -> str:
     # The fault is neither in dray nor in the import system, and seldom in an installed package.
     files = traceback.extract_tb(error.__traceback__)
     frames = [one for one in files if not one.filename.startswith(_HERE) and "importlib" not in one.filename]
-    frames = [one for one in frames if not one.filename.startswith(_INSTALLED)] or frames
+    frames = [one for one in frames if not one.filename.startswith(_installed())] or frames
     where = f" at {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
     if isinstance(error, SyntaxError) and error.filename:
         where = f" at {error.filename}, line {error.lineno}"

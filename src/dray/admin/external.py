@@ -30,6 +30,7 @@ from dray.errors import (
     JobFailed,
     JobNotFound,
     LeaseLost,
+    MissingLibrary,
     SessionLost,
 )
 from dray.info import moment
@@ -57,6 +58,8 @@ FETCH_MAX: Final = 1000
 LEASE_MIN: Final = 100
 LEASE_MAX: Final = DAY
 MESSAGE_MAX: Final = 2000
+_ELSEWHERE: Final = 60_000
+"""Milliseconds until a job that cannot be read here is offered again."""
 TRACEBACK_MAX: Final = 16 * 1024
 _REASON_MAX: Final = 500
 _LOOK_AGAIN: Final = 30.0
@@ -356,8 +359,7 @@ class _Fetch:
             try:
                 call = self._call(one.job)
             except CodecError as error:
-                broken = Error(type(error).__name__, str(error)[:MESSAGE_MAX])
-                outcomes.append(_dead(one.job.id, one.run, broken, "undecodable"))
+                outcomes.append(self._unreadable(one, error))
                 continue
             size += len(call[2])
             if kept and self._max_bytes is not None and size > self._max_bytes:
@@ -367,6 +369,13 @@ class _Fetch:
         if outcomes:
             await self._broker.settle(self.session, outcomes)
         return kept
+
+    def _unreadable(self, taken: Taken, error: CodecError) -> Outcome:
+        id, run, text = taken.job.id, taken.run, Error(type(error).__name__, str(error)[:MESSAGE_MAX])
+        if isinstance(error, MissingLibrary):  # another server or worker may have it
+            at = self._app.now() + _ELSEWHERE
+            return Outcome(id=id, run=run, kind=OutcomeKind.RETRY, at=at, error=text)
+        return _dead(id, run, text, "undecodable")
 
     async def _alone(self, taken: list[Taken]) -> tuple[list[Taken], list[Outcome]]:
         """Return a suspect alone, and mark it; a mark left by its last run means that it crashed again."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import Broker
 from dray.errors import InvalidInput
 from dray.job import check_name
@@ -51,6 +50,8 @@ async def connect(
     if scheme == "memory":
         if url != "memory://":
             raise InvalidInput("broker_url", url, "memory:// takes no path and no options")
+        from dray.broker.memory import MemoryBroker
+
         return MemoryBroker(namespace, retention=retention, clock=clock, blocking=blocking)
     if scheme == "sqlite":
         from dray.broker.sqlite import SqliteBroker

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Final, Literal
 
 import msgspec
@@ -19,6 +18,7 @@ from dray.documents.data_loss import read_store_identity
 from dray.documents.queue_state import describe_unserved, unserved, waiting_jobs
 from dray.documents.repair_log import read_repairs
 from dray.documents.worker_registry import SKEWED, WorkerInfo, describe_skew
+from dray.errors import near_names
 from dray.job import State
 from dray.schedules.api import ScheduleInfo
 from dray.settings import SCHEDULING_MODES
@@ -229,7 +229,7 @@ def check_tasks(app: App, named: bool, workers: Sequence[WorkerInfo]) -> Iterato
     ready = app.client.block(_ready_tasks)
     missing = {name: count for name, count in ready.items() if name not in app.tasks} if named else {}
     for name, count in sorted(missing.items()):
-        near = get_close_matches(name, app.tasks, n=1)
+        near = near_names(name, app.tasks, 1)
         hint = f"it was renamed to {near[0]}, or " if near else ""
         todo = f"{hint}the code that has it is not deployed here: deploy it, or delete its jobs"
         jobs = counted(count, "ready job", "ready jobs")

@@ -8,7 +8,6 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, Final, TypeVar, get_args
 
 import click
@@ -28,6 +27,7 @@ from dray.errors import (
     ResultGone,
     UnknownTask,
     UnknownTaskWarning,
+    near_names,
 )
 from dray.handle import JobHandle
 from dray.options import CALL_OPTIONS, RETRIES_MAX, Option
@@ -193,7 +193,7 @@ def check_call(app: App, name: str, args: list[Any], kwargs: dict[str, Any]) -> 
     task = app.tasks.get(name)
     if task is None:
         known = sorted(app.tasks)
-        error = UnknownTask(name, get_close_matches(name, known, n=2, cutoff=0.6), known)
+        error = UnknownTask(name, near_names(name, known), known)
         raise CodedError(f"{error} (--unknown enqueues it all the same)", "unknown_task")
     try:
         task.hints.check(tuple(args), kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from dray.cli.output import harmless
-from dray.errors import DrayError, InvalidInput, InvalidSettings
+from dray.errors import DrayError, InvalidInput, InvalidSettings, near_names
 from dray.settings import hide_password
 from dray.settings.sources import COMMAND_LINE
 
@@ -25,7 +24,7 @@ class CodedError(click.ClickException):
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The nearest known names as a question, or the other text if none is near."""
-    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.6)
+    near = near_names(name, known)
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -18,7 +17,7 @@ from dray.cli.errors import CodedError, did_you_mean
 from dray.cli.output import counted, note, progress_bar, say, say_json
 from dray.cli.target import add_options, wants_json
 from dray.duration import parse_duration
-from dray.errors import InvalidInput
+from dray.errors import InvalidInput, near_names
 from dray.job import State, check_word, queue_of
 from dray.settings.queue_choice import is_pattern
 
@@ -169,7 +168,7 @@ def _some_ids(app: App, queue: str | None) -> Iterable[str]:
 def _like(id: str, known: Iterable[str]) -> list[str]:
     known = list(known)
     parts = [other for other in known if len(id) >= 4 and id in other]
-    return parts[:3] or difflib.get_close_matches(id, known, n=2, cutoff=0.8)
+    return parts[:3] or near_names(id, known, 2, 0.8)
 
 
 def check_queue(app: App, name: str) -> None:

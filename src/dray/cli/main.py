@@ -196,10 +196,11 @@ def _report(error: click.ClickException | DrayError | OSError, args: Sequence[st
 
 
 class _WarningPrinter:
-    """Prints a warning as one line, and each text only once."""
+    """Prints a warning as one line, and each text only once; those of user code look as usual."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
+        self._process, self._usual = os.getpid(), warnings.showwarning
 
     def __call__(
         self,
@@ -210,7 +211,9 @@ class _WarningPrinter:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if str(message) not in self._shown:
+        if os.getpid() != self._process:  # a forked executor
+            self._usual(message, category, filename, lineno, file, line)
+        elif str(message) not in self._shown:
             self._shown.add(str(message))
             click.echo(f"dray: warning: {message}", err=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sqlite3
 import sys
 import time
 from contextlib import closing
@@ -14,7 +13,6 @@ from pathlib import Path
 import click
 
 from dray.app import App
-from dray.broker.sqlite.options import read_url
 from dray.broker.verbs import run_blocking
 from dray.cli.target import REACHING, chosen
 from dray.client.client import Client, opener
@@ -121,6 +119,8 @@ def _ready(app: App, must_exist: bool) -> App:
 
 def store_file(url: str) -> Path:
     """The file behind a sqlite URL."""
+    from dray.broker.sqlite.options import read_url
+
     return Path(read_url(url).path).absolute()
 
 
@@ -165,6 +165,8 @@ def namespaces(url: str) -> list[str]:
     file = store_file(url)
     if not file.is_file():
         return []
+    import sqlite3
+
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=1)) as connection:
             return [row[0] for row in connection.execute("SELECT name FROM namespaces ORDER BY name")]

@@ -22,6 +22,7 @@ from dray.settings.queue_choice import place
 from dray.worker import logs
 from dray.worker.supervisor.report import Render
 from dray.worker.supervisor.supervisor import run_worker
+from dray.worker.supervisor.template import Template
 
 OPTIONS: Final = (
     *("queues", "concurrency", "processes", "rate", "mode", "scheduler", "tasks", "priorities"),
@@ -87,6 +88,7 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool, quiet: bool) -> in
     if burst and not settings.runs_jobs:
         raise click.ClickException("--burst: mode scheduler-only runs no jobs, and so never ends by itself")
     _check_tasks(settings, probed)
+    template = _template(settings)
     logs.set_up(settings, strict=True)
     as_json = settings.log_format == "json"  # then every line is, on both streams
     say_ready: Callable[[str], None] = _log.info if as_json or quiet else announce
@@ -95,7 +97,17 @@ def _run(given: dict[str, Any], *, burst: bool, reload: bool, quiet: bool) -> in
         warn(f"warning: {without_tasks(path)}")
     _mention_unserved(settings, probed, warn, chosen="queues" in chosen)
     render = None if settings.metrics is None else _renderer()
-    return run_worker(path, settings, burst=burst, reload=reload, announce=say_ready, render=render)
+    return run_worker(
+        path, settings, burst=burst, reload=reload, announce=say_ready, render=render, template=template
+    )
+
+
+def _template(settings: Settings) -> Template | None:
+    """The process that executors are forked from, before there are log handlers, which they would inherit."""
+    made = Template.fork(settings) if settings.runs_jobs else None
+    if made is not None:
+        click.get_current_context().call_on_close(made.close)
+    return made
 
 
 def _renderer() -> Render:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dray.broker import Broker, connect
-from dray.broker.memory import MemoryBroker
 from dray.broker.verbs import run_blocking
 from dray.client.link import Link, LoopLink, SharedBroker, ThreadLink
 from dray.client.waiters import ThreadWaiters
@@ -58,6 +57,8 @@ def opener(
         )
     if url != "memory://":
         raise InvalidInput("broker_url", url, "memory:// takes no path and no options")
+    from dray.broker.memory import MemoryBroker
+
     store = MemoryBroker(namespace, retention=retention, clock=clock)
 
     async def view(blocking: bool) -> Broker:

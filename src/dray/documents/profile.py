@@ -11,7 +11,6 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -94,7 +93,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         rows: list[str] = []
         depth = root.draw(self.frames, rows, 0.0, 0, WIDTH / max(1, root.count), max(1, root.count))
         height = (depth + 2) * ROW
-        title = escape(f"{self.worker}, executor {self.executor}: {self.seconds:g} s, {self.samples} samples")
+        title = _escape(
+            f"{self.worker}, executor {self.executor}: {self.seconds:g} s, {self.samples} samples"
+        )
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
             f' viewBox="0 0 {WIDTH} {height}" font-family="monospace" font-size="11">\n'
@@ -130,11 +131,15 @@ class _Node:
         return deepest
 
 
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def _box(name: str, share: float, x: float, y: int, width: float) -> str:
     hue = zlib.crc32(name.encode()) % 50
-    label = escape(name[: int(width / 7)]) if width > 30 else ""
+    label = _escape(name[: int(width / 7)]) if width > 30 else ""
     return (
-        f'<g><title>{escape(name)}: {share:.1%}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}"'
+        f'<g><title>{_escape(name)}: {share:.1%}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}"'
         f' height="{ROW - 1}" fill="hsl({hue},80%,65%)"/>'
         f'<text x="{x + 3:.1f}" y="{y + 12}">{label}</text></g>'
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import msgspec
@@ -15,7 +14,7 @@ from uuid_utils import uuid7
 from dray.broker.verbs import Broker
 from dray.client.link import Link
 from dray.client.sync_async import AppApi, sync_and_async
-from dray.errors import CodecError, InvalidInput, ScheduleExists, ScheduleNotFound
+from dray.errors import CodecError, InvalidInput, ScheduleExists, ScheduleNotFound, near_names
 from dray.handle import JobHandle
 from dray.info import moment
 from dray.job import Job, State, check_name
@@ -314,7 +313,7 @@ def _triggered(schedule: Schedule) -> Job:
 
 async def _unknown(broker: Broker, name: str) -> ScheduleNotFound:
     known = [schedule.name for schedule, _ in await read_schedules(broker)]
-    return ScheduleNotFound(name, get_close_matches(name, known, n=2))
+    return ScheduleNotFound(name, near_names(name, known))
 
 
 def describe(schedule: Schedule, app: App, last_status: State | None) -> ScheduleInfo:

@@ -14,8 +14,6 @@ which instants they are:
 from __future__ import annotations
 
 import copy
-import difflib
-import zoneinfo
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -25,7 +23,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from dray.duration import format_duration, parse_duration
-from dray.errors import InvalidInput
+from dray.errors import InvalidInput, near_names
 from dray.schedules.words import in_words, interval_in_words
 
 ALIASES: Final = {
@@ -209,6 +207,8 @@ def _zone_name(name: object) -> str:
 def _zone(name: str) -> tzinfo:
     if name == "UTC":  # known without any data
         return UTC
+    import zoneinfo  # large, and many apps have no zones
+
     try:
         if name == "localtime":
             raise ValueError(name)  # another zone on every machine
@@ -218,11 +218,13 @@ def _zone(name: str) -> tzinfo:
 
 
 def _unknown_zone(name: str) -> str:
+    import zoneinfo
+
     known = zoneinfo.available_timezones()
     if not known:
         return "this machine has no time zone data, only UTC: install it with `pip install tzdata`"
     lower = {zone.lower(): zone for zone in known}
-    near = difflib.get_close_matches(name.lower(), lower, n=3)
+    near = near_names(name.lower(), lower, 3)
     hint = f"; did you mean {' or '.join(lower[one] for one in near)}?" if near else ""
     return f"the name of an IANA time zone such as Europe/London is allowed{hint}"
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from difflib import get_close_matches
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
 from dray.app import App
-from dray.errors import DuplicateJob, JobNotFound, UnknownTask
+from dray.errors import DuplicateJob, JobNotFound, UnknownTask, near_names
 from dray.handle import JobHandle
 from dray.job import check_word
 from dray.options import Using, read_options
@@ -153,7 +152,7 @@ def check_call(
     task = app.tasks.get(given.task)
     if task is None and not app.settings.accept_unknown_tasks:
         known = sorted(name for name in app.tasks if caller.reaches(task=name))
-        raise UnknownTask(given.task, get_close_matches(given.task, known, n=2, cutoff=0.6), known)
+        raise UnknownTask(given.task, near_names(given.task, known), known)
     caller.need(queue=queue or (task and task.options.queue) or "default")
     if task is None:
         return tuple(given.args), given.kwargs

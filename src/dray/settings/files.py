@@ -7,7 +7,6 @@ brokers to take jobs from, and another user may have put one, or a `.dray` folde
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -77,6 +76,8 @@ def _text(path: Path) -> str:
 
 
 def _toml(path: Path, text: str) -> object:
+    import tomllib  # many programs have no such file
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import warnings
@@ -13,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from dray.errors import InvalidInput, InvalidSettings, SettingsWarning
+from dray.errors import InvalidInput, InvalidSettings, SettingsWarning, near_names
 from dray.settings.files import File, check_owner, project_folder, read_folder
 from dray.settings.forms import Later
 from dray.settings.model import Settings
@@ -177,7 +176,7 @@ def _add_environment(environ: Mapping[str, str], sources: _Sources) -> None:
 def _unknown(name: str, known: Mapping[str, object]) -> str:
     short = {other.removeprefix("DRAY_"): other for other in known}
     bare = name.removeprefix("DRAY_")
-    found = difflib.get_close_matches(bare, short, n=1, cutoff=0.7)
+    found = near_names(bare, short, 1, 0.7)
     found = found or [other for other in short if other.startswith(f"{bare}_")][:2]
     near = [short[other] for other in found]
     return "no setting has this name" + (f": did you mean {' or '.join(near)}?" if near else "")

@@ -114,8 +114,10 @@ TABLE: Final[dict[str, Setting]] = {
     "dead_ttl": Setting(
         forms.optional(forms.duration(0)), "How long dead jobs are kept; none keeps them until purged."
     ),
-    "max_payload": Setting(forms.size(1024, 1 << 30), "The largest call that may be enqueued, as stored."),
-    "max_result": Setting(forms.size(1024, 1 << 30), "The largest result that is kept, as stored."),
+    "max_payload": Setting(
+        forms.size(1024, 1 << 30), "The largest call that may be enqueued, before compression."
+    ),
+    "max_result": Setting(forms.size(1024, 1 << 30), "The largest result that is kept, before compression."),
     "max_jobs_per_process": Setting(
         forms.optional(forms.whole(1, 1_000_000_000)), "An executor is replaced after this many jobs."
     ),

@@ -2,6 +2,7 @@
 
 channel          messages between supervisor, executors and their children, and how they are framed
 config           the configuration of each process that a worker starts
+log_file         the log file
 logs             log lines, and the log of outages of the broker
 process          a process that runs user code: its event loop, its memory, the death of its parent
 shared_memory    pages shared by supervisor and executors: signs of life, the worker's rate

@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from logging.handlers import WatchedFileHandler
 from typing import Final
 
 import msgspec
@@ -138,23 +137,15 @@ def set_up(settings: Settings, *, strict: bool = False) -> None:
 
 def _handler(settings: Settings, strict: bool) -> logging.Handler:
     if settings.log_file is not None:
+        from dray.worker.log_file import LogFile
+
         try:
-            return _LogFile(settings.log_file, encoding="utf-8", errors="backslashreplace")
+            return LogFile(settings.log_file, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             if strict:
                 allowed = f"a file that can be written is allowed: {error.strerror}"
                 raise InvalidInput("log_file", settings.log_file, allowed) from error
     return logging.StreamHandler(sys.stdout if settings.log_output == "stdout" else sys.stderr)
-
-
-class _LogFile(WatchedFileHandler):
-    """Opens a new file when the old one was moved away."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            super().emit(record)
-        except OSError:  # its folder is gone, which must not stop the work
-            self.handleError(record)
 
 
 class OutageLog:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import re
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _PEAK = re.compile(rb"VmHWM:\s*(\d+) kB")
 _PR_SET_PDEATHSIG: Final = 1
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HANG_UP: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
@@ -89,12 +90,62 @@ def _lifetime_peak() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-# the parent
+# parent and child
+
+
+def can_fork() -> bool:
+    """Forking is safe here, and the end of a process that is no child can be noticed."""
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def fork() -> int:
+    """As `os.fork`, with empty buffers, which both processes would print.
+
+    Signals wait meanwhile: what a handler raises inside of a fork is lost.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        return os.fork()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def look_like(program: ModuleType) -> None:
+    """Make a forked process look as if Python had been started with `-m` and this module."""
+    sys.argv = [str(program.__file__)]
+    sys.modules["__main__"] = program
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual)
+
+
+def reap(child: int) -> int:
+    """The exit code of a child that has ended, or ends now.
+
+    If it failed, its process group is killed: processes of its jobs must not go on while the jobs run again
+    elsewhere. This is done before it is reaped, while the number of the group is surely its own.
+    """
+    seen = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    if seen is not None and (seen.si_code != os.CLD_EXITED or seen.si_status != 0):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends (Linux)."""
     if sys.platform == "linux":
+        import ctypes  # large, and only for processes that end soon
+
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before that
         os._exit(1)

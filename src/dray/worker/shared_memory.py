@@ -12,7 +12,6 @@ import math
 import mmap
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -55,10 +54,20 @@ class _Page:
         os.close(self.fd)
 
 
-def _new_page() -> int:
-    with tempfile.TemporaryFile(prefix="dray-page-") as file:
-        file.truncate(_SIZE)
+def unnamed_file(name: str) -> int:
+    """The descriptor of an empty file that only processes that inherit it can see; in memory on Linux."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    from tempfile import TemporaryFile
+
+    with TemporaryFile(prefix=name) as file:
         return os.dup(file.fileno())
+
+
+def _new_page() -> int:
+    page = unnamed_file("dray-page")
+    os.ftruncate(page, _SIZE)
+    return page
 
 
 class SharedHeartbeat(_Page):

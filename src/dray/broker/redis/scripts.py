@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -25,7 +25,7 @@ class Script(msgspec.Struct, frozen=True):
 
 
 def _read_files() -> dict[str, str]:
-    folder = files(__package__) / "lua"
+    folder = Path(__file__).parent / "lua"  # importlib.resources would load much more
     return {
         file.name.removesuffix(".lua"): file.read_text("utf-8")
         for file in folder.iterdir()

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -40,7 +40,7 @@ from dray.worker.process import new_event_loop, run_to_end, watch_peer
 from dray.worker.run.child_pool import HANDFUL, ChildPool
 from dray.worker.run.child_process import spawner
 from dray.worker.run.outcome import Judge
-from dray.worker.run.perform import OnLoop, Runners
+from dray.worker.run.perform import OnLoop, Runners, forget_fork
 from dray.worker.run.threads import Threads
 from dray.worker.shared_memory import SharedHeartbeat, WorkerRate
 
@@ -211,7 +211,7 @@ def last_lines(error: BaseException, most: int = 12) -> str:
     return "\n".join(lines[-most:])
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End the process now, whatever threads there are."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
@@ -232,7 +232,12 @@ def _do_nothing(signum: int, at: FrameType | None) -> None:
 
 
 def main() -> None:
-    config = ExecutorConfig.from_environ()
+    run(ExecutorConfig.from_environ())
+
+
+def run(config: ExecutorConfig) -> NoReturn:
+    """Run an executor in this process, to the end of both."""
+    forget_fork()
     _ignore_signals(config.stacks)
     connection = socket.socket(fileno=config.channel)
     for fd in config.fds:

@@ -19,7 +19,7 @@ from dray.app import App
 from dray.broker.rules import OVERDUE
 from dray.codec.payload import Call
 from dray.context import Context, Reject, Retry
-from dray.errors import CodecError, DecodeError, JobStopped, TaskExit
+from dray.errors import CodecError, DecodeError, JobStopped, MissingLibrary, TaskExit
 from dray.job import Error, Job, Outcome, OutcomeKind
 from dray.policy import Backoff, BackoffFunction, retry_delay
 from dray.settings import Settings
@@ -86,6 +86,8 @@ class Judge:
         return Outcome(id=job.id, run=taken.run, kind=_SUCCEEDED, result=result)
 
     def undecodable(self, run: RunState, error: CodecError) -> Outcome:
+        if isinstance(error, MissingLibrary):
+            return self._later(run, error, describe(error))
         if isinstance(error, DecodeError) and error.argument is not None:
             return self._unfitting(run, error)
         return self._dead(run, describe(error), f"undecodable: {message_of(error)}")
@@ -163,7 +165,11 @@ class Judge:
         if taken.attempt > taken.job.retries:
             times = "1 attempt" if taken.attempt == 1 else f"{taken.attempt} attempts"
             return self._dead(run, text, f"{reason} ({times})")
-        at = self.now() + self._delay(run, error)
+        return self._later(run, error, text)
+
+    def _later(self, run: RunState, error: BaseException, text: Error) -> Outcome:
+        """A retry, whatever is left: another worker may be able to run it."""
+        taken, at = run.taken, self.now() + self._delay(run, error)
         return Outcome(id=taken.job.id, run=taken.run, kind=OutcomeKind.RETRY, at=at, error=text)
 
     def crashed(self, run: RunState, message: str, together: int = 1) -> Outcome:

@@ -28,6 +28,12 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
+def forget_fork() -> None:
+    """This process was forked to run jobs; from now on only tasks fork."""
+    global _forked
+    _forked = False
+
+
 def leave_if_forked() -> None:
     """A task that forks and lets its child process return must not make it a second executor."""
     if _forked:

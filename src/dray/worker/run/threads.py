@@ -12,7 +12,6 @@ either the thread or the asker comes first. A thread that comes second waits for
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import threading
 import time
@@ -89,6 +88,8 @@ class Work:
 
 def _raise_in(ident: int, error: type[BaseException] | None) -> None:
     """Make an exception pending in the thread; None removes a pending one."""
+    import ctypes  # large, and few runs are interrupted
+
     what = ctypes.py_object(error) if error is not None else ctypes.c_void_p()
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), what)
 

@@ -1,6 +1,7 @@
 """The first process of a worker: starts executors, watches and replaces them.
 
 statistics        the counts of its executors, added up and written to the broker
+template          forks executors from a process that has dray imported
 executor_process  one executor process: start, messages, signs of life, stop, kill
 stalls            detects blocked event loops, and names the task and line that block them
 reaper            kills executors that hang, and releases the jobs of dead ones

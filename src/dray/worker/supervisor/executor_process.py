@@ -8,11 +8,10 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import msgspec
 
@@ -33,7 +32,9 @@ from dray.worker.channel import (
     Stuck,
 )
 from dray.worker.config import DeclareConfig, ExecutorConfig
-from dray.worker.shared_memory import SharedHeartbeat, WorkerRate
+from dray.worker.process import reap
+from dray.worker.shared_memory import SharedHeartbeat, WorkerRate, unnamed_file
+from dray.worker.supervisor.template import ForkedExecutor, Template
 
 LAST_MESSAGES: Final = 0.5
 """Seconds to wait for the messages of a process that has ended: they are in the socket already."""
@@ -55,22 +56,52 @@ class Launch(msgspec.Struct, frozen=True):
 
     command: Sequence[str]
     environment: Mapping[str, str] | None = None
-    fds: tuple[int, ...] = ()
-    """File descriptors it inherits beside channel, heartbeat and stacks."""
 
 
-Plan = Callable[[int, int, int, int], Launch]
-"""Makes the `Launch` of an executor from its number and its descriptors: channel, heartbeat, stacks."""
+class SpawnedExecutor:
+    """An executor process that is a child of the supervisor."""
+
+    def __init__(self, launch: Launch, fds: tuple[int, ...]) -> None:
+        # A process group of its own: Ctrl-C in a terminal reaches only the supervisor, and processes that
+        # jobs have started are killed with the executor.
+        self._process = subprocess.Popen(  # noqa: S603 (our own program)
+            list(launch.command),
+            env=launch.environment,
+            stdin=subprocess.DEVNULL,
+            pass_fds=fds,
+            process_group=0,
+        )
+        self.pid = self._process.pid
+
+    def reap(self) -> int:
+        """The exit code, once it has ended."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ChildProcessError):  # reaped elsewhere: it has ended
+                self._process.returncode = reap(self.pid)
+        return self._process.wait()
+
+    def wait(self) -> None:
+        self._process.wait()
+
+
+Plan = Callable[[int, int, int, int], SpawnedExecutor | ForkedExecutor]
+"""Starts an executor, given its number and its descriptors: channel, heartbeat, stacks."""
 
 
 def plan_executors(
-    app_path: str, settings: Settings, worker: str, *, burst: bool, started: Callable[[], int]
+    app_path: str,
+    settings: Settings,
+    worker: str,
+    *,
+    burst: bool,
+    started: Callable[[], int],
+    template: Template | None,
 ) -> Plan:
     """Executors that run the tasks of an app, found from the folder the worker was started in."""
     folder = str(Path.cwd())
     pace = None if settings.rate is None else WorkerRate.make(settings.rate)
 
-    def plan(number: int, channel: int, heartbeat: int, stacks: int) -> Launch:
+    def plan(number: int, channel: int, heartbeat: int, stacks: int) -> SpawnedExecutor | ForkedExecutor:
         config = ExecutorConfig(
             app=app_path,
             settings=settings,
@@ -84,8 +115,10 @@ def plan_executors(
             stacks=stacks,
             rate=None if pace is None else pace.fd,
         )
-        shared = () if pace is None else (pace.fd,)
-        return Launch(config.command(), {**os.environ, **config.environ()}, shared)
+        forked = None if template is None else template.start(config)
+        return forked or SpawnedExecutor(
+            Launch(config.command(), {**os.environ, **config.environ()}), config.fds
+        )
 
     return plan
 
@@ -126,8 +159,8 @@ class ExecutorProcess:
         self._closed_at = 0
         self._channel = Channel(FromExecutor, self._hear, self._close)  # type: ignore[arg-type]
         self._heartbeat = SharedHeartbeat.make()
-        self._stacks: IO[bytes] = tempfile.TemporaryFile(prefix="dray-stacks-")  # noqa: SIM115
-        self._process: subprocess.Popen[bytes] | None = None
+        self._stacks = unnamed_file("dray-stacks")
+        self._process: SpawnedExecutor | ForkedExecutor | None = None
         self._pidfd: int | None = None
 
     @classmethod
@@ -149,17 +182,7 @@ class ExecutorProcess:
         return executor
 
     def _launch(self, plan: Plan, channel: int) -> None:
-        fds = (channel, self._heartbeat.fd, self._stacks.fileno())
-        launch = plan(self.number, *fds)
-        # A process group of its own: Ctrl-C in a terminal reaches only the supervisor, and processes that
-        # jobs have started are killed with the executor.
-        self._process = subprocess.Popen(  # noqa: S603 (our own program)
-            list(launch.command),
-            env=launch.environment,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(*fds, *launch.fds),
-            process_group=0,
-        )
+        self._process = plan(self.number, channel, self._heartbeat.fd, self._stacks)
         self.pid = self._process.pid
         self._watch_exit()
 
@@ -173,7 +196,7 @@ class ExecutorProcess:
         loop.add_reader(self._pidfd, self._exited)
 
     def _wait_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        assert self._process is not None  # noqa: S101 (for the type checker)
+        assert isinstance(self._process, SpawnedExecutor)  # noqa: S101 (others need a pidfd)
         self._process.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._exited)
@@ -184,14 +207,7 @@ class ExecutorProcess:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-            seen = None
-            with contextlib.suppress(ChildProcessError):  # reaped elsewhere: it has ended
-                seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if seen is not None and (seen.si_code != os.CLD_EXITED or seen.si_status != 0):
-                # Processes of its jobs must not go on while the jobs run again elsewhere. This is done before
-                # the executor is reaped, while the number of the group is surely its own.
-                self._kill_group()
-        self.exit_code = self._process.wait()
+        self.exit_code = self._process.reap()
         self.leaving.set()
         self.ended.set()
 
@@ -248,7 +264,7 @@ class ExecutorProcess:
 
     async def dump(self) -> str:
         """The stacks of all its threads; empty if it does not even answer a signal."""
-        handle = self._stacks.fileno()
+        handle = self._stacks
         before = os.fstat(handle).st_size
         if before > STACKS_MAX:
             os.ftruncate(handle, 0)
@@ -271,7 +287,7 @@ class ExecutorProcess:
     def _signal(self, number: signal.Signals) -> bool:
         if self.ended.is_set() or self._process is None:
             return False
-        # Not `Popen.send_signal`, which may reap it: only `_exited` does, so the pid is still its own.
+        # Only `_exited` reaps it, so the pid is still its own.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
         return True
@@ -337,4 +353,4 @@ class ExecutorProcess:
         """Close channel and files, once it has ended."""
         self._channel.close()
         self._heartbeat.close()
-        self._stacks.close()
+        os.close(self._stacks)

@@ -8,7 +8,7 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Collection
-from importlib import metadata
+from importlib import import_module
 from typing import Final, Literal, NamedTuple
 
 from dray.documents.queue_state import describe_unserved, read_queues, unserved
@@ -141,10 +141,7 @@ def new_worker_id() -> str:
 
 
 def version() -> str:
-    try:
-        return metadata.version("dray")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "(not installed)"
+    return str(import_module("dray").__version__)
 
 
 def banner(worker: str, settings: Settings, executors: int, tasks: Collection[str], serves: Serves) -> str:

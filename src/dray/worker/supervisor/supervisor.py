@@ -40,6 +40,7 @@ from dray.worker.supervisor.reaper import Reaper
 from dray.worker.supervisor.report import Parts, Render, WorkerReport, new_worker_id, stop_notice
 from dray.worker.supervisor.stalls import Stalls
 from dray.worker.supervisor.statistics import WorkerStatistics
+from dray.worker.supervisor.template import Template
 
 MARGIN: Final = 5.0
 """Seconds beyond their grace for executors to end, and for the last writes to the broker."""
@@ -69,13 +70,23 @@ def run_worker(
     reload: bool = False,
     announce: Callable[[str], None] = print_now,
     render: Render | None = None,
+    template: Template | None = None,
 ) -> int:
     """Run a worker until a signal stops it (or, with `burst`, until nothing is left); its exit code.
 
     0 is an orderly end; 1 means that it could not work, and the reason was logged. For the main thread only.
-    `render` makes the text of `/metrics`, which is served where the setting `metrics` says.
+    `render` makes the text of `/metrics`, which is served where the setting `metrics` says. `template` starts
+    the executors, where there is one.
     """
-    supervisor = Supervisor(app_path, settings, burst=burst, reload=reload, announce=announce, render=render)
+    supervisor = Supervisor(
+        app_path,
+        settings,
+        burst=burst,
+        reload=reload,
+        announce=announce,
+        render=render,
+        template=template,
+    )
     return asyncio.run(supervisor.run())
 
 
@@ -99,6 +110,7 @@ class Supervisor:
         announce: Callable[[str], None] = print_now,
         plan: Plan | None = None,
         render: Render | None = None,
+        template: Template | None = None,
     ) -> None:
         self.id = new_worker_id()
         self._app_path, self._settings = app_path, settings
@@ -107,7 +119,12 @@ class Supervisor:
         self._statistics = WorkerStatistics(self.id)
         self._report = WorkerReport(settings, self._size, self._statistics, announce, render)
         self._plan = plan or plan_executors(
-            app_path, settings, self.id, burst=burst, started=lambda: self._report.started
+            app_path,
+            settings,
+            self.id,
+            burst=burst,
+            started=lambda: self._report.started,
+            template=template,
         )
         self._parts: Parts | None = None
         self._failure: str | None = None
