@@ -61,9 +61,13 @@ class ExecutorConfig(_ProcessConfig, frozen=True, kw_only=True):
     rate: int | None = None
     """File descriptor of the page with the worker's rate, if it has one (`WorkerRate(rate, fd)`)."""
 
+    sleep: int | None = None
+    """File descriptor of the page that shows when executors sleep (`SleepSign(fd)`), if they adapt."""
+
     @property
     def fds(self) -> tuple[int, ...]:
-        return self.channel, self.heartbeat, self.stacks, *(() if self.rate is None else (self.rate,))
+        shared = (fd for fd in (self.rate, self.sleep) if fd is not None)
+        return self.channel, self.heartbeat, self.stacks, *shared
 
 
 class ChildConfig(_ProcessConfig, frozen=True, kw_only=True):

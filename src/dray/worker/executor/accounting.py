@@ -107,10 +107,12 @@ class Accounts:
         cpu_clock: Clock = time.thread_time,
         wall: Callable[[], int] | None = None,
     ) -> None:
-        self._clock, self._cpu_clock, self._wall = clock, cpu_clock, wall or _wall_clock
+        self._clock, self.cpu_clock, self._wall = clock, cpu_clock, wall or _wall_clock
         self._accounts: dict[str, Account] = {}
         self.lag = 0.0
         """Seconds by which the event loop was late at most since the last `fetch`."""
+        self.took, self.measured = 0.0, 0
+        """Seconds that measured runs took in all, and how many those are."""
 
     def open(self, task: Task[..., Any]) -> Account:
         return self._accounts.setdefault(task.name, Account(task.options.speculate))
@@ -118,10 +120,12 @@ class Accounts:
     def meter(self, taken: Taken) -> Meter:
         """A meter for a run that begins now."""
         wait = waited(taken.job, self._wall()) if taken.run == 1 else None
-        return Meter(self._clock, self._cpu_clock, wait)
+        return Meter(self._clock, self.cpu_clock, wait)
 
     def ended(self, run: RunState, meter: Meter, outcome: Outcome) -> None:
         account, took = self._accounts[run.taken.job.task], meter.end()
+        self.took += took
+        self.measured += 1
         if meter.waited is not None:
             account.waited.append(meter.waited)
         if outcome.kind is OutcomeKind.SUCCEEDED:

@@ -57,7 +57,7 @@ class Turns:
     """The queues of one executor. `listed` is the setting `queues`; if empty, the app's `own` are served."""
 
     def __init__(self, listed: tuple[str, ...], own: Mapping[str, bool], slots: int) -> None:
-        self._listed, self._least = listed, max(1, slots // LEAST_SHARE)
+        self._listed, self.slots = listed, slots
         self._own = own
         self.dedicated: frozenset[str] = frozenset(queue for queue, own in self._own.items() if own)
         self._declared = self.dedicated
@@ -165,7 +165,7 @@ class Turns:
                 queues += stage
             elif hot:
                 turn = next(iter(hot))
-                share = max(self._least, -(-want // len(hot)))
+                share = max(1, self.slots // LEAST_SHARE, -(-want // len(hot)))
                 return TakeRequest((*queues, turn), min(want, share), turn)
         return TakeRequest(tuple(queues), want)
 

@@ -33,7 +33,7 @@ from dray.worker.channel import (
     Stuck,
 )
 from dray.worker.config import DeclareConfig, ExecutorConfig
-from dray.worker.shared_memory import SharedHeartbeat, WorkerRate
+from dray.worker.shared_memory import SharedHeartbeat, SleepSign, WorkerRate
 
 LAST_MESSAGES: Final = 0.5
 """Seconds to wait for the messages of a process that has ended: they are in the socket already."""
@@ -68,7 +68,8 @@ def plan_executors(
 ) -> Plan:
     """Executors that run the tasks of an app, found from the folder the worker was started in."""
     folder = str(Path.cwd())
-    pace = None if settings.rate is None else WorkerRate.make(settings.rate)
+    rate = None if settings.rate is None else WorkerRate.make(settings.rate).fd
+    sleep = SleepSign.make().fd if settings.concurrency is None else None
 
     def plan(number: int, channel: int, heartbeat: int, stacks: int) -> Launch:
         config = ExecutorConfig(
@@ -82,10 +83,10 @@ def plan_executors(
             channel=channel,
             heartbeat=heartbeat,
             stacks=stacks,
-            rate=None if pace is None else pace.fd,
+            rate=rate,
+            sleep=sleep,
         )
-        shared = () if pace is None else (pace.fd,)
-        return Launch(config.command(), {**os.environ, **config.environ()}, shared)
+        return Launch(config.command(), {**os.environ, **config.environ()}, config.fds)
 
     return plan
 
@@ -157,7 +158,7 @@ class ExecutorProcess:
             list(launch.command),
             env=launch.environment,
             stdin=subprocess.DEVNULL,
-            pass_fds=(*fds, *launch.fds),
+            pass_fds={*fds, *launch.fds},
             process_group=0,
         )
         self.pid = self._process.pid
@@ -330,6 +331,7 @@ class ExecutorProcess:
             succeeded=self.counted.succeeded,
             failed=self.counted.failed,
             beat_age=self.silence(now) // 1_000_000,
+            slots=self._heartbeat.read("slots"),
             tried_age=max(0, now - tried) // 1_000_000 if tried else None,
         )
 
