@@ -33,6 +33,11 @@ UNUSED: Final = 10.0
 """Seconds after which slots that nothing uses are given up, half of them at a time."""
 RISE: Final = 1.05
 """Completions per second must rise by this factor for more slots to be kept."""
+SHORT: Final = 0.01
+BATCH: Final = 256
+FALL: Final = 0.9
+"""Slots are a batch rather than a load while runs take fewer seconds than `SHORT`: then more of them are kept,
+up to `BATCH`, unless completions per second fall by a tenth."""
 SLOWER: Final = 1.5
 """Run times that rise by this factor make it try fewer slots."""
 SLOWEST: Final = 2.0
@@ -79,7 +84,8 @@ class _Point(NamedTuple):
     limit: int
     rate: float
     """Completions per second."""
-    took: float | None
+    seconds: float
+    """The mean run time."""
     lag: float
 
 
@@ -109,8 +115,9 @@ class _Measurement:
             return None
         if completed < max(self._limit, ENOUGH) or seconds < MEASURE:
             return None
-        took = self._took / self._measured if self._measured else None
-        return _Point(self._limit, completed / seconds, took, lag)
+        rate = completed / seconds
+        took = self._took / self._measured if self._measured else self._limit / rate
+        return _Point(self._limit, rate, took, lag)
 
 
 class AdaptiveLimit:
@@ -121,8 +128,8 @@ class AdaptiveLimit:
         self._start, self._most = start, most
         self._base: _Point | None = None
         """The last point that was found good; a trial is compared with it."""
-        self._usual: float | None = None
-        """The lowest run time lately."""
+        self._usual = math.inf
+        """The shortest run time lately."""
         self._slow = 0
         """Measurements in a row that found longer run times: in the first, old and new ones may mix."""
         self._measurement: _Measurement | None = None
@@ -160,7 +167,7 @@ class AdaptiveLimit:
         if seen.time - self._unused_since >= UNUSED:
             if self._most_used < max(self._start, self.limit // 2):
                 self._set(max(self._start, self.limit // 2))
-                self._factor, self._hold, self._usual = WIDE, FIRST_HOLD, None
+                self._factor, self._hold, self._usual = WIDE, FIRST_HOLD, math.inf
             self._unused_since, self._most_used = seen.time, 0
 
     def _go_on(self, seen: Observation) -> None:
@@ -195,31 +202,25 @@ class AdaptiveLimit:
 
     def _judge(self, point: _Point, seen: Observation) -> None:
         base, self._measurement = self._base, _Measurement(self.limit, seen, settled=True)
-        self._slow = self._slow + 1 if self._slower(point, SLOWER) else 0
+        self._slow = self._slow + 1 if point.seconds > max(SHORT, SLOWER * self._usual) else 0
         if base is None or point.limit == base.limit:
             self._adopt(point)
-            self._try_other(seen)
+            self._try_other(point, seen)
         elif point.limit > base.limit:
             self._judge_growth(base, point, seen)
         else:
             self._judge_cut(base, point, seen)
 
     def _adopt(self, point: _Point) -> None:
-        self._base = point
-        if self._usual is None:
-            self._usual = point.took
-        elif point.took is not None:
-            self._usual = min(point.took, self._usual * DRIFT)
+        self._base, self._usual = point, min(point.seconds, self._usual * DRIFT)
 
-    def _try_other(self, seen: Observation) -> None:
+    def _try_other(self, point: _Point, seen: Observation) -> None:
         """Begin a trial, if there is a reason for one."""
         if (self._lag > HIGH_LAG or self._slow >= 2) and seen.time >= self._no_cut_until:
             self._set(max(LEAST, int(self.limit * CUT)))
         elif seen.time >= self._no_growth_until and self._may_grow(seen):
-            self._target = min(self._most, math.ceil(self.limit * self._factor))
-
-    def _slower(self, point: _Point, factor: float) -> bool:
-        return point.took is not None and self._usual is not None and point.took > factor * self._usual
+            most = BATCH if point.seconds < SHORT and self.limit < BATCH else self._most
+            self._target = min(most, math.ceil(self.limit * self._factor))
 
     def _judge_growth(self, base: _Point, point: _Point, seen: Observation) -> None:
         if not self._pays(base, point, seen):
@@ -229,16 +230,16 @@ class AdaptiveLimit:
         if point.rate / base.rate > math.sqrt(point.limit / base.limit):
             self._factor = WIDE
         self._adopt(point)
-        self._try_other(seen)
+        self._try_other(point, seen)
 
     def _pays(self, base: _Point, point: _Point, seen: Observation) -> bool:
+        if point.seconds < SHORT and point.limit <= BATCH:
+            return point.rate > FALL * base.rate
         if point.rate < RISE * base.rate:
             return False
-        if seen.cpu > BUSY or base.took is None or point.took is None:
-            return True
-        # What the runs wait for is saturated if they take longer the more there are.
-        slower = point.took / base.took > math.sqrt(point.limit / base.limit)
-        return not slower and not self._slower(point, SLOWEST)
+        # What the runs wait for is saturated if they take longer the more there are, unless it is this loop.
+        slower = point.seconds > base.seconds * math.sqrt(point.limit / base.limit)
+        return seen.cpu > BUSY or not (slower or point.seconds > SLOWEST * self._usual)
 
     def _step_back(self, base: _Point, seen: Observation) -> None:
         self._set(base.limit)
@@ -252,10 +253,10 @@ class AdaptiveLimit:
         if loss < cut / 2 or helped:
             self._base = point
             self._no_growth_until = seen.time + self._hold
-            self._try_other(seen)
+            self._try_other(point, seen)
             return
         self._set(base.limit)
-        self._usual, self._slow = base.took, 0
+        self._usual, self._slow = base.seconds, 0
         self._no_cut_until = seen.time + self._hold
         self._wait(seen)
 

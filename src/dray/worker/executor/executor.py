@@ -179,6 +179,7 @@ class Executor(Runs):
         ended = started - len(self._runs) - len(self._zombies)
         seen = Executed(self._loop.time(), started, ended, self._used, accounts.took, accounts.measured)
         slots.adapt(seen, lag, ready=not self._no_work)
+        accounts.measure_more()
         self._turns.slots = slots.limit
         if self._want() > 0:
             self._wake()
