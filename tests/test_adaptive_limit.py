@@ -149,7 +149,9 @@ def test_short_jobs_get_a_larger_batch_but_no_more() -> None:
     assert machine.turns(since=10) == 0
 
 
-@pytest.mark.parametrize(("cpu", "least", "most"), [(0.002, 24, 32), (0.005, LEAST, 24), (0.05, LEAST, LEAST)])
+@pytest.mark.parametrize(
+    ("cpu", "least", "most"), [(0.002, 24, 32), (0.005, LEAST, 24), (0.05, LEAST, LEAST)]
+)
 def test_jobs_that_compute_get_few_slots_and_lose_nothing(cpu: float, least: int, most: int) -> None:
     machine = Machine(waits(0), cpu=cpu).run(90)
     assert least <= settles_at(machine, since=60) <= most
@@ -243,10 +245,11 @@ def test_it_grows_only_while_the_loop_is_idle_and_no_other_executor_sleeps() -> 
     assert highest(2, memory=0.8) == AUTO_START
 
 
-def test_a_loop_that_lags_for_a_moment_changes_nothing() -> None:
+@pytest.mark.parametrize("lag", [0.3, 3600.0])
+def test_a_loop_that_lags_for_a_moment_changes_nothing(lag: float) -> None:
     limit = AdaptiveLimit()
     for tick in range(40):
-        limit.observe(seen(tick * TICK, tick * 250, lag=0.3 if tick == 20 else 0.0, others_sleep=True))
+        limit.observe(seen(tick * TICK, tick * 250, lag=lag if tick == 20 else 0.0, others_sleep=True))
     assert limit.limit == AUTO_START
 
 

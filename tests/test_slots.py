@@ -94,10 +94,11 @@ def test_quick_functions_are_taken_ahead_of_their_threads() -> None:
 
 def test_an_executor_that_sleeps_keeps_the_others_of_its_worker_from_growing() -> None:
     sign = SleepSign.make()
-    assert not sign.shown
     slots = make(sleep=sign)
-    slots.adapt(Executed(time=1.0, used=3), 0.0, ready=False)
-    assert sign.shown
+    slots.adapt(Executed(time=1.0, used=AUTO_START), 0.0, ready=False)
+    shown = [sign.shown]
+    slots.adapt(Executed(time=2.0, used=3), 0.0, ready=False)
+    assert [*shown, sign.shown] == [False, True], "one whose slots are full does not sleep"
     other = make(sleep=SleepSign(sign.fd))
     for tick in range(8):
         other.filled = True

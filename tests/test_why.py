@@ -82,8 +82,12 @@ def send(app: App) -> Any:
 def worker(hand: Hand, id: str = "w1", **fields: Any) -> None:
     executors = tuple(ExecutorInfo(number=n, pid=n, slots=8) for n in (1, 2))
     usual = {
-        **{"queues": ("default",), "tasks": ("send",), "seen": 1},
-        **{"processes": 2, "concurrency": 8, "executors": executors},
+        "queues": ("default",),
+        "tasks": ("send",),
+        "seen": 1,
+        "processes": 2,
+        "concurrency": 8,
+        "executors": executors,
     }
     info = WorkerInfo(id=id, host="h", pid=1, started=1, **{**usual, **fields})
     run_blocking(write_worker(hand.broker, info, ttl=60_000))

@@ -356,9 +356,7 @@ def or_auto(form: Form) -> Form:
         is_auto = value is None or (isinstance(value, str) and value.strip().lower() == "auto")
         return None if is_auto else form.read(value)
 
-    return Form(
-        f"auto or {form.allowed}", read, lambda value: "auto" if value is None else form.show(value)
-    )
+    return Form(f"auto or {form.allowed}", read, lambda value: "auto" if value is None else form.show(value))
 
 
 def optional(form: Form, default: str = "none") -> Form:

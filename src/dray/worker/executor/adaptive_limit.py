@@ -21,7 +21,7 @@ WIDE, NARROW = 2.0, 1.25
 CUT: Final = 0.75
 SETTLE: Final = 0.2
 MEASURE: Final = 0.45
-"""Seconds at least until a change shows, and of a measurement; each lasts for as many runs as there are slots."""
+"""Seconds at least that a change has to show, and to be measured; and until all slots have turned over."""
 ENOUGH: Final = 64
 """Runs that a measurement counts at least."""
 BARREN: Final = 10.0
@@ -36,8 +36,8 @@ RISE: Final = 1.05
 SHORT: Final = 0.01
 BATCH: Final = 256
 FALL: Final = 0.9
-"""Slots are a batch rather than a load while runs take fewer seconds than `SHORT`: then more of them are kept,
-up to `BATCH`, unless completions per second fall by a tenth."""
+"""While runs take fewer seconds than `SHORT`, slots are a batch rather than a load: then more of them are
+kept, up to `BATCH`, unless completions per second fall by a tenth."""
 SLOWER: Final = 1.5
 """Run times that rise by this factor make it try fewer slots."""
 SLOWEST: Final = 2.0
@@ -47,7 +47,9 @@ DRIFT: Final = 1.01
 LOW_LAG, HIGH_LAG = 0.025, 0.1
 """Seconds by which the event loop is late: below, the limit may grow; above, it shrinks."""
 SMOOTH: Final = 0.2
-"""The weight of the latest observation in the average lag."""
+LONGEST_LAG: Final = 0.5
+"""The weight of the latest observation in the average lag, and what it counts for at most: a loop that is
+late by minutes was frozen, which says nothing of the load."""
 BUSY, SATURATED = 0.7, 0.95
 """The share of its time that the event loop computes: if busy, it may itself be what makes runs slower."""
 MEMORY_ENOUGH, MEMORY_SCARCE = 0.7, 0.85
@@ -140,7 +142,7 @@ class AdaptiveLimit:
 
     def observe(self, seen: Observation) -> int:
         """The limit from now on."""
-        self._lag += SMOOTH * (seen.lag - self._lag)
+        self._lag += SMOOTH * (min(seen.lag, LONGEST_LAG) - self._lag)
         too_many = seen.memory > MEMORY_SCARCE or (self._lag > HIGH_LAG and not seen.full)
         if too_many and self.limit > self._start:
             self._shed(seen)
@@ -235,11 +237,11 @@ class AdaptiveLimit:
     def _pays(self, base: _Point, point: _Point, seen: Observation) -> bool:
         if point.seconds < SHORT and point.limit <= BATCH:
             return point.rate > FALL * base.rate
-        if point.rate < RISE * base.rate:
-            return False
+        rise, much = point.rate / base.rate, math.sqrt(point.limit / base.limit)
+        if rise < RISE or rise > much:
+            return rise > much
         # What the runs wait for is saturated if they take longer the more there are, unless it is this loop.
-        slower = point.seconds > base.seconds * math.sqrt(point.limit / base.limit)
-        return seen.cpu > BUSY or not (slower or point.seconds > SLOWEST * self._usual)
+        return seen.cpu > BUSY or point.seconds < min(much * base.seconds, SLOWEST * self._usual)
 
     def _step_back(self, base: _Point, seen: Observation) -> None:
         self._set(base.limit)

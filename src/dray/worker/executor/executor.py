@@ -258,7 +258,8 @@ class Executor(Runs):
             if not want:  # another executor was quicker, or holds the lock
                 await asyncio.sleep(0.001)
                 return
-        request, past, free = turns.next_request(want, repeats), self.slots.crowded, self.slots.limit - self._used
+        request = turns.next_request(want, repeats)
+        free, past = self.slots.limit - self._used, self.slots.crowded
         filter = self._loop_filter if past else self._filter
         taken = await session.take(request.queues, filter, request.want) if request.queues else []
         if self._rate is not None:

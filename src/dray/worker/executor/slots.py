@@ -22,7 +22,7 @@ OFF_LOOP: Final = 32
 """Runs in threads and child processes at a time, if the number of slots adapts; ..."""
 OFF_LOOP_MOST: Final = 100
 AHEAD: Final = 0.01
-"""... up to `OFF_LOOP_MOST` if those that ended lately took so little that all start within so many seconds."""
+"""... but as many as ended lately in so many seconds, up to `OFF_LOOP_MOST`."""
 NEARLY: Final = 0.9
 """The share of slots in use that counts as full: some are just being filled again."""
 FEW: Final = 0.005
