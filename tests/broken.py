@@ -190,7 +190,7 @@ class ForgetsGroups(MemoryBroker):
             entry.suspect = GROUP_MAX
 
 
-@found_by("blame", "outcomes")
+@found_by("blame", "groups", "outcomes")
 class BlamesNeighboursInStore(MemoryBroker):
     """A crash in company counts against each that was there."""
 

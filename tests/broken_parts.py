@@ -146,9 +146,9 @@ class ForgetsLostRuns(Executor):
 class LendsSlotsForGood(Executor):
     """A run that waits for another job gives back its slot, and does not take it again."""
 
-    def _waits(self, begins: bool) -> None:
+    def _waits(self, run: RunState, begins: bool) -> None:
         if begins:
-            super()._waits(begins)
+            super()._waits(run, begins)
 
 
 @found_by("stopping")

@@ -78,7 +78,7 @@ def test_the_json_keys_are_all_told() -> None:
     assert keys("dray jobs cancel") == {"changed", *ChangeResult.__struct_fields__}
     times = {"started": "started_at", "seen": "seen_at"}
     workers = {times.get(name, name) for name in WorkerInfo.__struct_fields__}
-    assert keys("dray workers ls") == workers | {"running", "against_crew"}
+    assert keys("dray workers ls") == workers | {"running", "slots", "against_crew"}
     assert keys("dray workers show") == set(TaskStats.__struct_fields__)
     assert keys("dray schedules ls") == set(ScheduleInfo.__struct_fields__)
     for name in (*PauseInfo.__struct_fields__, *ExecutorInfo.__struct_fields__, *Limits.__struct_fields__):

@@ -188,12 +188,11 @@ def enlist(shell: Shell, **more: object) -> None:
 
 
 def test_workers_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
-    executor = ExecutorInfo(number=1, pid=2, session="s", running=3, succeeded=40, failed=2)
+    executor = ExecutorInfo(number=1, pid=2, session="s", running=3, slots=8, succeeded=40, failed=2)
     enlist(
         shell,
         queues=("gpu", "any"),
         priorities=(0, 1, 2, 3),
-        concurrency=8,
         executors=(executor,),
         leader=True,
         skew=-2_400,
@@ -205,10 +204,11 @@ def test_workers_are_listed_as_a_table_and_as_json(shell: Shell) -> None:
     [worker] = shell.json("workers", "ls")
     assert set(worker) == {
         *("id", "host", "pid", "started_at", "seen_at", "queues", "priorities", "tasks", "processes"),
-        *("concurrency", "mode", "version", "state", "executors", "leader", "running"),
+        *("concurrency", "mode", "version", "state", "executors", "leader", "running", "slots"),
         *("average", "p95", "against_crew", "lag", "stalls", "round_trip", "skew", "rate", "dedicated"),
     }
-    assert (worker["running"], worker["executors"][0]["succeeded"]) == (3, 40)
+    assert (worker["running"], worker["slots"], worker["concurrency"]) == (3, 8, None)
+    assert worker["executors"][0]["succeeded"] == 40
 
 
 def test_no_workers_are_told_on_stderr_only(shell: Shell) -> None:

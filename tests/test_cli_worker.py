@@ -112,6 +112,7 @@ def test_a_worker_is_seen_serves_and_stops_when_told(shell: Shell) -> None:
         assert ended.out == "42\n"
         [worker] = shell.json("workers", "ls")
         assert (worker["queues"], worker["concurrency"]) == (["email", "default"], 2)
+        assert {one["slots"] for one in worker["executors"]} == {2}
         assert set(worker["tasks"]) == {"add", "boom", "send", "shop.report", "snooze"}
         end = time.monotonic() + 60
         while (checked := shell.run("worker", "--check", code=None)).code != 0:
@@ -218,7 +219,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         (["--log-output", "stdout", "--log-file", "a.log"], "log_file is set: set log_output to file", 2),
         (["--scheduler", "often"], "scheduler='often': auto, on or off is allowed", 2),
         (["--mode", "scheduler-only", "--scheduler", "off"], "mode scheduler-only does nothing else", 2),
-        (["-c", "0"], "concurrency='0': a whole number from 1 to 1000", 2),
+        (["-c", "0"], "concurrency='0': auto or a whole number from 1 to 1000", 2),
         (["-p", "many"], "processes='many'", 2),
         (["-Q", "a b"], "--queues='a b'", 2),
         (["--mode", "fat"], "mode='fat': one of thin, default", 2),
@@ -227,7 +228,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         (["--mode", "thin", "-p", "3"], "mode thin has one process", 2),
         (["--mode", "scheduler-only", "-Q", "a"], "mode scheduler-only runs no jobs: leave it out", 2),
         (["--mode", "scheduler-only", "--burst"], "--burst: mode scheduler-only runs no jobs", 1),
-        (["-c", "1001"], "concurrency='1001': a whole number from 1 to 1000 is allowed", 2),
+        (["-c", "1001"], "concurrency='1001': auto or a whole number from 1 to 1000 is allowed", 2),
         (["--rate", "often"], "rate='often': a rate like 100/s", 2),
         (["--priorities", "urgent"], "priorities='urgent'", 2),
         (["--tasks", "ad"], "no task named 'ad'; did you mean add", 1),

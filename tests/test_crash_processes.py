@@ -51,6 +51,13 @@ async def hold(n: int) -> int:
     return n
 
 
+@app.task
+async def doze(n: int) -> int:
+    note(n)
+    await asyncio.sleep(0.5)
+    return n
+
+
 @app.task(timeout=600)
 def hold_in_thread(n: int) -> int:
     note(n)
@@ -73,11 +80,11 @@ class Site:
         self.folder, self.url = folder, url
         (folder / "shop.py").write_text(APP)
         self.app = App("shop", broker=url, lease=LEASE)
-        for name in ("hold", "hold_in_thread", "poison"):
+        for name in ("hold", "hold_in_thread", "doze", "poison"):
             self.app.task(name=name, timeout=600, max_crashes=2)(_never)
         self.workers: list[subprocess.Popen[bytes]] = []
 
-    def start(self, concurrency: int) -> subprocess.Popen[bytes]:
+    def start(self, concurrency: int | str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "SHOP_BROKER": self.url, "SHOP_FOLDER": str(self.folder)}
         command = [
             sys.executable,
@@ -265,3 +272,23 @@ def test_a_poison_job_among_many_is_found_with_few_processes_and_hurts_no_other(
     site.let_go()
     assert sorted(gather([site.app.job(id) for id in ids], timeout=PATIENCE)) == list(range(count))
     assert all(site.app.job(id).info().crashes == 0 for id in ids)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_executor_that_grew_is_killed_and_every_job_runs_to_its_end(site: Site) -> None:
+    count = 12_000
+    ids = [job.id for job in site.app.enqueue_many(site.app.tasks["doze"].call(n) for n in range(count))]
+    worker = site.start("auto")
+
+    def running() -> int:
+        return sum(info.running for info in site.app.workers.list())
+
+    until(lambda: running() > 500, lambda: f"500 jobs at a time: {running()}\n{site.log}", PATIENCE)
+    (executor,) = tree(worker.pid)
+    os.kill(executor, signal.SIGKILL)
+    until(lambda: len(site.starts()) == count, lambda: f"all to start\n{site.log}", PATIENCE)
+    assert sorted(gather([site.app.job(id) for id in ids], timeout=PATIENCE)) == list(range(count))
+    again = sum(times > 1 for times in site.starts().values())
+    assert again > 300, "it held many when it was killed"
+    assert max(site.starts().values()) == 2

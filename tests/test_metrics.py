@@ -99,7 +99,7 @@ def test_labels_are_bounded_and_nothing_is_left_out_of_the_sums() -> None:
         snapshot(
             tasks={name: Tally(runs=1, ends={"q": {"succeeded": 1}}) for name in many},
             queues=[QueueInfo(name=name, counts={State.DEAD: 2}, ready={1: (3, 0)}) for name in many],
-            workers=[worker(name, concurrency=4) for name in many],
+            workers=[worker(name) for name in many],
         )
     )
     for name, whole, of_others in (

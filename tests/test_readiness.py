@@ -9,12 +9,12 @@ import pytest
 from dray.documents.worker_registry import LATELY, ExecutorInfo, WorkerInfo, not_ready
 
 NOW = 1_700_000_000_000
-WELL: dict[str, Any] = {"number": 1, "pid": 2, "session": "w/1.1", "tried_age": 1000}
+WELL: dict[str, Any] = {"number": 1, "pid": 2, "session": "w/1.1", "slots": 4, "tried_age": 1000}
 
 
 def worker(*executors: dict[str, Any], **given: Any) -> WorkerInfo:
     told = tuple(ExecutorInfo(**executor) for executor in executors)
-    about: dict[str, Any] = {"id": "w", "host": "h", "pid": 1, "started": 0, "seen": NOW, "concurrency": 4}
+    about: dict[str, Any] = {"id": "w", "host": "h", "pid": 1, "started": 0, "seen": NOW}
     return WorkerInfo(**about | given, executors=told)
 
 

@@ -26,6 +26,7 @@ from dray.errors import InvalidInput, InvalidSettings, SettingsWarning
 from dray.job import BANDS
 from dray.policy import Backoff, Retention
 from dray.settings import (
+    AUTO_START,
     Loaded,
     Settings,
     cores,
@@ -107,7 +108,7 @@ WRONG: dict[str, list[object]] = {
     "mode": ["", "fat", 1],
     "scheduler": ["", "often", 1],
     "processes": [0, -1, 1025, "two", 1.5, True, "1.5"],
-    "concurrency": [0, 1001, "many", True],
+    "concurrency": [0, 1001, "many", True, "none"],
     "rate": ["often", "5", 5, "0/s"],
     "lease": ["soon", -1, "2d", "99ms", True, ""],
     "heartbeat": ["0", 0, "x", "16s"],
@@ -464,6 +465,16 @@ def test_yaml_without_pyyaml_says_what_to_install(empty: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(InvalidSettings, match=r"pip install 'dray\[yaml\]', or use dray\.toml"):
         quiet(start=empty)
+
+
+def test_concurrency_adapts_unless_it_is_given(empty: Path) -> None:
+    assert quiet(start=empty).settings.concurrency is None
+    assert quiet(start=empty).settings.slots == AUTO_START
+    assert quiet(start=empty, concurrency=8).settings.slots == 8
+    assert quiet(start=empty, environ={"DRAY_CONCURRENCY": " Auto "}).settings.concurrency is None
+    project(empty, "dray.toml", 'concurrency = "auto"\n')
+    assert quiet(start=empty).settings.concurrency is None
+    assert quiet(start=empty, mode="thin", concurrency="auto").settings.concurrency is None
 
 
 def test_thin_is_one_process_and_few_jobs(empty: Path) -> None:

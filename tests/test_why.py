@@ -80,7 +80,15 @@ def send(app: App) -> Any:
 
 
 def worker(hand: Hand, id: str = "w1", **fields: Any) -> None:
-    usual = {"queues": ("default",), "tasks": ("send",), "processes": 2, "concurrency": 8, "seen": 1}
+    executors = tuple(ExecutorInfo(number=n, pid=n, slots=8) for n in (1, 2))
+    usual = {
+        "queues": ("default",),
+        "tasks": ("send",),
+        "seen": 1,
+        "processes": 2,
+        "concurrency": 8,
+        "executors": executors,
+    }
     info = WorkerInfo(id=id, host="h", pid=1, started=1, **{**usual, **fields})
     run_blocking(write_worker(hand.broker, info, ttl=60_000))
 
@@ -284,19 +292,22 @@ def test_ready_but_over_a_rate(app: App, say: Say, hand: Hand, scope: str) -> No
 
 
 def test_in_line_with_an_estimate(app: App, send: Any, say: Say, hand: Hand) -> None:
-    busy = ExecutorInfo(number=1, pid=1, running=2)
-    worker(hand, processes=1, concurrency=2, executors=(busy,))
+    busy = ExecutorInfo(number=1, pid=1, running=2, slots=2)
+    worker(hand, executors=(busy,))
     jobs = [send.enqueue(n) for n in range(7)]
     hand.take(2)
     why = told(say(jobs[6].why), "in_line", "4 ahead of it", "all 2 slots")
     assert "starts_at" not in why.details
+    assert "auto" not in why.text
+    worker(hand, concurrency=None, executors=(busy,))
+    told(say(jobs[6].why), "in_line", "all 2 slots", "concurrency is auto")
     took = Sketch()
     took.add([10.0] * 50)
     tallies = WorkerTallies(seen=app.now(), tasks={"send": Tally(runs=50, took=took)})
     run_blocking(hand.broker.doc(KIND, "w1", msgspec.msgpack.encode(tallies)))
     why = told(say(jobs[6].why), "in_line", "it may start in about 25s")
     assert why.details["starts_in"] == pytest.approx(25, abs=3)
-    worker(hand, processes=1, concurrency=20)
+    worker(hand, executors=(ExecutorInfo(number=1, pid=1, slots=20),))
     told(say(jobs[6].why), "in_line", "at any moment")
 
 

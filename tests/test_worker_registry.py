@@ -27,10 +27,9 @@ INFO = WorkerInfo(
     priorities=(1, 5),
     tasks=("shop.send",),
     processes=2,
-    concurrency=32,
     executors=(
-        ExecutorInfo(number=1, pid=2, session="host-1-abc/1.1", running=3),
-        ExecutorInfo(number=2, pid=3, running=1),
+        ExecutorInfo(number=1, pid=2, session="host-1-abc/1.1", running=3, slots=40),
+        ExecutorInfo(number=2, pid=3, running=1, slots=2),
     ),
 )
 
@@ -52,7 +51,7 @@ def test_a_worker_is_read_back_as_it_was_written() -> None:
     async def test(broker: Broker, clock: Clock) -> None:
         await write_worker(broker, INFO, 60_000)
         assert await read_workers(broker) == [INFO]
-        assert INFO.running == 4
+        assert (INFO.running, INFO.slots) == (4, 42)
 
     on_memory(test)
 

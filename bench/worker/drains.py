@@ -23,7 +23,7 @@ from dray import App
 
 BARE, DRAY = "bare", "dray"
 PAYLOAD = "x" * 90
-CONCURRENCY: dict[str, tuple[int, tuple[str, ...]]] = {"32 (default)": (32, ()), "100": (100, ("-c", "100"))}
+CONCURRENCY: dict[str, tuple[int, tuple[str, ...]]] = {"32": (32, ("-c", "32")), "100": (100, ("-c", "100"))}
 """What is shown → how many jobs at once, and the worker's options; the bare loop's batches are as large."""
 
 

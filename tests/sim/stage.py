@@ -219,13 +219,14 @@ class Stage:
         member = Member(f"worker{n}", self._nothing, lasting=True)
 
         def hire(name: str) -> SimulatedWorker:
+            fixed = dice.randint(1, 9 if self.plan.has("poison") else 4)
             settings = Settings(
                 broker_url="memory://",
                 namespace="sim",
                 queues=queues,
                 tasks=tasks,
                 priorities=bands,
-                concurrency=dice.randint(1, 9 if self.plan.has("poison") else 4),
+                concurrency=None if other.random() < 0.15 else fixed,
                 lease=int(self.plan.lease * 1000),
                 timeout=dice.choice([300_000, 12_000]),
                 max_jobs_per_process=dice.choice([None, None, 20]),
@@ -409,7 +410,7 @@ class Stage:
             await asyncio.sleep(HAS_ENDED)
         workers = self._workers()
         payload = Script(seconds=FILL).payload()
-        most = sum(worker.overseer.concurrency for worker in workers) * 2
+        most = sum(worker.settings.slots for worker in workers) * 2
         ids = [f"fill-{n}" for n in range(most)]
         jobs = [Job(id=id, task="plain", queue="a", payload=payload, timeout=300_000) for id in ids]
         await self.warden.put(jobs)
@@ -419,6 +420,7 @@ class Stage:
             if (
                 not worker.process.alive
                 or worker.settings.max_jobs_per_process
+                or worker.settings.concurrency is None
                 or (known and "plain" not in known)
             ):
                 continue

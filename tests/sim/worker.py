@@ -17,7 +17,7 @@ from dray.broker.verbs import Broker
 from dray.documents.worker_registry import WorkerInfo
 from dray.errors import BrokerError
 from dray.job import Outcome
-from dray.settings import Settings
+from dray.settings import AUTO_MOST, Settings
 from dray.settings.queue_choice import is_pattern
 from dray.worker.channel import Message, RunStatistics, SessionLapsed, Started, Stop, Stuck
 from dray.worker.executor.accounting import Accounts
@@ -73,9 +73,11 @@ class SimulatedWorker:
         self.settings = settings
         self.process = Process(name, scene.loop)
         self.supervisor = SimulatedSupervisor(self, scene, dice) if dice.random() < 0.7 else None
-        self.overseer = Overseer(self.process, settings.concurrency, scene.trace, scene.loop, scene.fail)
+        most = settings.concurrency or AUTO_MOST
+        self.overseer = Overseer(self.process, most, scene.trace, scene.loop, scene.fail)
         turns = not settings.queues or any(map(is_pattern, settings.queues))
-        self.overseer.bounded = turns or settings.max_jobs_per_process is not None
+        adapts = settings.concurrency is None
+        self.overseer.bounded = turns or adapts or settings.max_jobs_per_process is not None
         self._executor: Any = None
         self._in_order = False
         self.process.on_kill.append(self._ended)
@@ -108,7 +110,7 @@ class SimulatedWorker:
             clock=scene.clock,
             random=dice.random,
             state=self.overseer,
-            accounts=Accounts(scene.loop.time, scene.loop.time, scene.clock),
+            accounts=Accounts(scene.loop.time, lambda: scene.loop.time() / 2, scene.clock),
             renews=self.supervisor is None,
             send=None if self.supervisor is None else self._say,
         )

@@ -205,7 +205,7 @@ def _limits(limits: Limits) -> str:
 
 def worker_json(info: WorkerInfo, against_others: float | None) -> dict[str, Any]:
     shown: dict[str, Any] = plain(info)
-    shown["running"] = info.running
+    shown["running"], shown["slots"] = info.running, info.slots
     shown["against_crew"] = against_others
     for moment in ("started", "seen"):
         shown[f"{moment}_at"] = plain(moment_of(shown.pop(moment)))
@@ -213,7 +213,6 @@ def worker_json(info: WorkerInfo, against_others: float | None) -> dict[str, Any
 
 
 def worker_row(info: WorkerInfo, against_others: float | None) -> list[str]:
-    slots = len(info.executors) * info.concurrency
     queues = ",".join(info.queues)
     if info.priorities is not None:
         queues += f" [{format_priorities(frozenset(info.priorities))}]"
@@ -221,7 +220,7 @@ def worker_row(info: WorkerInfo, against_others: float | None) -> list[str]:
     mode = "" if info.mode == "default" else info.mode
     clock = f"clock {describe_skew(info.skew)} the broker's" if abs(info.skew) > SKEWED else ""
     role = ", ".join(word for word in ("leader" if info.leader else "", mode, clock) if word)
-    running = f"{info.running}/{slots}" if slots else "-"
+    running = f"{info.running}/{info.slots}" if info.slots else "-"
     return [
         info.id,
         info.state,

@@ -31,6 +31,8 @@ class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     """None before it has opened one."""
     running: int = 0
+    slots: int = 0
+    """How many jobs it runs at a time at present."""
     succeeded: int = 0
     failed: int = 0
     beat_age: int = 0
@@ -55,7 +57,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] = ()
     """The tasks it can run; empty until its first executor has started."""
     processes: int = 0
-    concurrency: int = 0
+    concurrency: int | None = None
+    """Jobs that each of its executors runs at a time; None: they adapt it, see `ExecutorInfo.slots`."""
     rate: str | None = None
     """The rate of its own, if it has one, at which it starts jobs at most."""
     mode: str = "default"
@@ -82,6 +85,11 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def running(self) -> int:
         return sum(executor.running for executor in self.executors)
+
+    @property
+    def slots(self) -> int:
+        """Jobs that its executors run at a time at present."""
+        return sum(executor.slots for executor in self.executors)
 
     def serves_queue(self, queue: str, dedicated: bool = False) -> bool:
         """It takes jobs of a queue; `dedicated` if it may not know yet that the queue is."""
@@ -119,15 +127,15 @@ def not_ready(worker: WorkerInfo, now: int) -> str | None:
         return None
     if not worker.executors:
         return "it has no executor"
-    reasons = [_idle(executor, worker.concurrency, silent) for executor in worker.executors]
+    reasons = [_idle(executor, silent) for executor in worker.executors]
     return None if None in reasons else reasons[0]
 
 
-def _idle(executor: ExecutorInfo, concurrency: int, silent: int) -> str | None:
+def _idle(executor: ExecutorInfo, silent: int) -> str | None:
     name = f"executor {executor.number}"
     if executor.session is None:
         return f"{name} has not started yet"
-    if executor.running >= concurrency:
+    if executor.running >= executor.slots:
         return None
     if executor.tried_age is None:
         return f"{name} has not asked for work yet"

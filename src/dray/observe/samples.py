@@ -224,15 +224,17 @@ def _workers(seen: Snapshot) -> Iterator[Metric]:
         "worker_info",
         {(worker.id, worker.host, worker.version, worker.mode): 1 for worker in listed},
     )
-    executors, slots = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    executors, slots, limits = (Counter[tuple[str, ...]]() for _ in range(3))
     for worker in seen.workers:
         label = name(worker.id)
         at_work = sum(one.session is not None for one in worker.executors)
         executors[label,] += at_work
         slots[label, "used"] += worker.running
-        slots[label, "free"] += max(0, at_work * worker.concurrency - worker.running)
+        slots[label, "free"] += max(0, worker.slots - worker.running)
+        limits[label,] += worker.slots
     yield _values("worker_executors", executors)
     yield _values("worker_slots", slots)
+    yield _values("worker_concurrency", limits)
     yield _values("worker_leader", _each(listed, lambda worker: float(worker.leader)))
     yield _values("worker_loop_lag_seconds", _each(listed, lambda worker: worker.lag))
     yield _values(

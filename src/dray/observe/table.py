@@ -123,6 +123,12 @@ TABLE: Final[dict[str, MetricSpec]] = {
     "worker_slots": MetricSpec(
         "gauge", "Jobs that a worker runs now, and could run beside.", ("worker", "state"), True
     ),
+    "worker_concurrency": MetricSpec(
+        "gauge",
+        "Jobs that a worker runs at a time at present, all its executors together.",
+        ("worker",),
+        True,
+    ),
     "worker_loop_lag_seconds": MetricSpec(
         "gauge", "By how much an event loop was late at most, within a minute.", ("worker",), True
     ),

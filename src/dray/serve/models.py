@@ -363,6 +363,8 @@ class ExecutorOut(Out):
     pid: int
     session: str | None
     running: int
+    slots: int
+    """Jobs that it runs at a time at present."""
     succeeded: int
     failed: int
     beat_age: int
@@ -380,8 +382,11 @@ class WorkerOut(Out):
     tasks: list[str]
     priorities: list[int] | None
     processes: int
-    concurrency: int
+    concurrency: int | None
+    """Jobs that each executor runs at a time; null: they adapt it."""
     running: int
+    slots: int
+    """Jobs that all its executors run at a time at present."""
     leader: bool
     started_at: datetime
     seen_at: datetime

@@ -147,6 +147,7 @@ def worker_out(info: WorkerInfo, caller: Caller) -> WorkerOut:
             "queues": _served(info, caller),
             "tasks": [name for name in info.tasks if caller.reaches(task=name)],
             "running": info.running,
+            "slots": info.slots,
             "started_at": moment(info.started),
             "seen_at": moment(info.seen),
         },
@@ -184,7 +185,7 @@ async def stats(request: HttpRequest) -> Reply:
             queues=len(infos),
             paused=[info.name for info in infos if info.paused],
             workers=len(workers),
-            slots=sum(worker.processes * worker.concurrency for worker in workers),
+            slots=sum(worker.slots for worker in workers),
             oldest_ready_at=_moment(
                 min((info.oldest_ready for info in infos if info.oldest_ready), default=None)
             ),

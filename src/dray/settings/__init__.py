@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from dray.passwords import hide_password
 from dray.settings.forms import format_size, parse_size
-from dray.settings.model import SCHEDULING_MODES, Settings, cores
+from dray.settings.model import AUTO_MOST, AUTO_START, SCHEDULING_MODES, Settings, cores
 from dray.settings.sources import Loaded, load, override
 from dray.settings.table import SettingInfo, describe, show
 
 __all__ = [
+    "AUTO_MOST",
+    "AUTO_START",
     "SCHEDULING_MODES",
     "Loaded",
     "SettingInfo",

@@ -349,6 +349,16 @@ def _read_path(value: object) -> str:
 path: Final = Form("the path of a file", _read_path)
 
 
+def or_auto(form: Form) -> Form:
+    """The form, or auto: None, or the text `auto`."""
+
+    def read(value: object) -> object:
+        is_auto = value is None or (isinstance(value, str) and value.strip().lower() == "auto")
+        return None if is_auto else form.read(value)
+
+    return Form(f"auto or {form.allowed}", read, lambda value: "auto" if value is None else form.show(value))
+
+
 def optional(form: Form, default: str = "none") -> Form:
     """The form, or none: None, or the text `none`. `default` is how none is shown."""
 

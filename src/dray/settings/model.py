@@ -19,6 +19,9 @@ LogFormat = Literal["console", "json"]
 LogOutput = Literal["stderr", "stdout", "file"]
 
 MEBIBYTE: Final = 1024 * 1024
+AUTO_START: Final = 32
+AUTO_MOST: Final = 1000
+"""Jobs that an executor runs at a time at first and at most, if it adapts that."""
 
 
 def cores() -> int:
@@ -49,7 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: bool | None = None
     """None: the mode decides."""
     processes: int = msgspec.field(default_factory=cores)
-    concurrency: int = 32
+    concurrency: int | None = None
+    """None: each executor adapts it, from `AUTO_START` to `AUTO_MOST`."""
     rate: str | None = None
     lease: int = 30 * SECOND
     heartbeat: int = 0
@@ -110,6 +114,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return ConnectionSettings(
             connect_timeout=self.connect_timeout, read_timeout=self.read_timeout, pool_size=self.pool_size
         )
+
+    @property
+    def slots(self) -> int:
+        """Jobs that an executor runs at a time, at first if it adapts that."""
+        return self.concurrency or AUTO_START
 
     @property
     def runs_jobs(self) -> bool:

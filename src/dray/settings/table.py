@@ -10,7 +10,7 @@ from dray.duration import DAY, HOUR
 from dray.options import RETRIES_MAX
 from dray.settings import forms
 from dray.settings.forms import Form
-from dray.settings.model import Settings
+from dray.settings.model import AUTO_MOST, AUTO_START, Settings
 
 BROKER_SCHEMES: Final = (
     *("memory", "sqlite", "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster"),
@@ -75,7 +75,10 @@ TABLE: Final[dict[str, Setting]] = {
         forms.whole(1, 1024), "Executor processes of a worker.", "the processors it may use; 1 in mode thin"
     ),
     "concurrency": Setting(
-        forms.whole(1, 1000), "Jobs that one executor runs at a time.", f"32; {THIN_CONCURRENCY} in mode thin"
+        forms.or_auto(forms.whole(1, 1000)),
+        f"Jobs that one executor runs at a time; auto: it starts with {AUTO_START} and finds the number that"
+        f" suits the jobs, up to {AUTO_MOST}.",
+        f"auto; {THIN_CONCURRENCY} in mode thin",
     ),
     "rate": Setting(
         forms.optional(forms.rate), "Jobs that a worker starts at most per time, all its processes together."

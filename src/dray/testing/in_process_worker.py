@@ -123,7 +123,7 @@ class InProcessWorker:
             random=lambda: 0.5,  # the middle: backoffs are exactly what they say
             state=state,
             send=self._hear,
-            most=1 if self._live else self.app.settings.concurrency,
+            most=1 if self._live else self.app.settings.slots,
             changed=self._changed,
             hears=None if self._live else self._store,
         )

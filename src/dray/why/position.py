@@ -29,12 +29,14 @@ async def in_line(
     others, at_least = await _ready_jobs(broker, record)
     ahead = jobs_ahead(record, others)
     able = [worker for worker in workers if not lacks(worker, job)]
-    slots = sum(worker.processes * worker.concurrency for worker in able)
+    slots = sum(worker.slots for worker in able)
     running = sum(worker.running for worker in able)
     total = sum(ahead.values())
     text = f"it is in line in queue {job.queue}: {'at least ' if at_least else ''}{total} ahead of it"
     if slots and running >= slots:
         text += f", and all {slots} slots of the workers that could run it are busy"
+        if any(worker.concurrency is None for worker in able):
+            text += " (concurrency is auto: there will be more if that makes jobs end sooner)"
     details: dict[str, Any] = {"ahead": total, "at_least": at_least, "slots": slots, "running": running}
     rates = [rate for _, _, rate in rates_of(job, said)]
     seconds = None if at_least else await _start_in(broker, record, ahead, slots, rates)

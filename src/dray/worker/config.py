@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import ClassVar, Self
 
 import msgspec
@@ -60,10 +60,20 @@ class ExecutorConfig(_ProcessConfig, frozen=True, kw_only=True):
     """File descriptor of the file that stacks are written to on SIGUSR1."""
     rate: int | None = None
     """File descriptor of the page with the worker's rate, if it has one (`WorkerRate(rate, fd)`)."""
+    sleep: int | None = None
+    """File descriptor of the page that shows when executors sleep (`SleepSign(fd)`), if they adapt."""
+
+    DESCRIPTORS: ClassVar = ("channel", "heartbeat", "stacks", "rate", "sleep")
 
     @property
     def fds(self) -> tuple[int, ...]:
-        return self.channel, self.heartbeat, self.stacks, *(() if self.rate is None else (self.rate,))
+        """The file descriptors that it has, in the order of `DESCRIPTORS`."""
+        return tuple(fd for name in self.DESCRIPTORS if (fd := getattr(self, name)) is not None)
+
+    def with_fds(self, fds: Sequence[int]) -> Self:
+        """With other numbers for the same files, as they are in another process."""
+        names = [name for name in self.DESCRIPTORS if getattr(self, name) is not None]
+        return msgspec.structs.replace(self, **dict(zip(names, fds, strict=True)))
 
 
 class ChildConfig(_ProcessConfig, frozen=True, kw_only=True):

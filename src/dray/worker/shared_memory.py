@@ -1,4 +1,4 @@
-"""Pages of memory that a supervisor shares with its executors: signs of life, and the worker's rate.
+"""Pages of memory that a supervisor shares with its executors: signs of life and of sleep, the worker's rate.
 
 The supervisor makes a page, its executors inherit the file descriptor. Nothing is sent, so that an event loop
 that hangs cannot be mistaken for a quiet one. Times are of the monotonic clock that all processes share.
@@ -25,8 +25,11 @@ _FIELDS: Final = {
     "running": 24,
     "profile": 32,
     "profile_ms": 40,
+    "slots": 48,
 }
 _SIZE: Final = 4096
+SLEEPS: Final = 600_000_000
+"""Nanoseconds for which a sign of sleep holds: it is renewed at least every 250 ms."""
 _NUMBER = struct.Struct("=q")
 
 
@@ -75,7 +78,7 @@ class SharedHeartbeat(_Page):
 
     `beat`: when its event loop last turned. `deadline`: when its first run is past all patience; 0 if none
     runs. `tried`: when the broker last answered it. `running`: how many runs. `profile`, `profile_ms`: the
-    profile that the supervisor asks for, and its length.
+    profile that the supervisor asks for, and its length. `slots`: how many runs it allows at a time.
     """
 
     @classmethod
@@ -87,6 +90,22 @@ class SharedHeartbeat(_Page):
 
     def read(self, field: str) -> int:
         return self._read(_FIELDS[field])
+
+
+class SleepSign(_Page):
+    """Shows all executors of a worker when one of them last had free slots and no work."""
+
+    @classmethod
+    def make(cls) -> SleepSign:
+        return cls(_new_page())
+
+    def show(self) -> None:
+        self._write(0, now())
+
+    @property
+    def shown(self) -> bool:
+        """One of them slept lately."""
+        return now() - self._read(0) < SLEEPS
 
 
 class WorkerRate(_Page):

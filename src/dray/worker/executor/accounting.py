@@ -107,10 +107,13 @@ class Accounts:
         cpu_clock: Clock = time.thread_time,
         wall: Callable[[], int] | None = None,
     ) -> None:
-        self._clock, self._cpu_clock, self._wall = clock, cpu_clock, wall or _wall_clock
+        self._clock, self.cpu_clock, self._wall = clock, cpu_clock, wall or _wall_clock
         self._accounts: dict[str, Account] = {}
         self.lag = 0.0
         """Seconds by which the event loop was late at most since the last `fetch`."""
+        self.took, self.measured = 0.0, 0
+        """Seconds that measured runs took since the start in all, and how many those are."""
+        self._share = PER_SECOND
 
     def open(self, task: Task[..., Any]) -> Account:
         return self._accounts.setdefault(task.name, Account(task.options.speculate))
@@ -118,10 +121,12 @@ class Accounts:
     def meter(self, taken: Taken) -> Meter:
         """A meter for a run that begins now."""
         wait = waited(taken.job, self._wall()) if taken.run == 1 else None
-        return Meter(self._clock, self._cpu_clock, wait)
+        return Meter(self._clock, self.cpu_clock, wait)
 
     def ended(self, run: RunState, meter: Meter, outcome: Outcome) -> None:
         account, took = self._accounts[run.taken.job.task], meter.end()
+        self.took += took
+        self.measured += 1
         if meter.waited is not None:
             account.waited.append(meter.waited)
         if outcome.kind is OutcomeKind.SUCCEEDED:
@@ -135,10 +140,16 @@ class Accounts:
     def failed(self, task: str) -> None:
         self._accounts[task].failed += 1
 
+    def measure_more(self) -> None:
+        """Measure some of the next runs of each task even if there were enough in this second."""
+        more = self._share // 4
+        for account in self._accounts.values():
+            account.up_to = max(account.up_to, account.runs + more)
+
     def fetch(self) -> tuple[Tallies, float]:
         """The statistics since the last call, and the loop's lag."""
         busy = sum(account.busy for account in self._accounts.values())
-        share = max(AT_LEAST, min(PER_SECOND, IN_ALL // (busy or 1)))
+        share = self._share = max(AT_LEAST, min(PER_SECOND, IN_ALL // (busy or 1)))
         found = {name: account.fetch(share) for name, account in self._accounts.items()}
         lag, self.lag = self.lag, 0.0
         return {name: tally for name, tally in found.items() if tally is not None}, lag

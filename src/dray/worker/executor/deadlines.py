@@ -91,8 +91,9 @@ class Deadlines:
 
     def _ticked(self) -> None:
         time = self._loop.time()
-        if self._tick is not None and time - self._tick.when() > self._accounts.lag:
-            self._accounts.lag = time - self._tick.when()
+        lag = 0.0 if self._tick is None else time - self._tick.when()
+        self._accounts.lag = max(self._accounts.lag, lag)
+        self._executor.every_beat(lag)
         self._tick = self._loop.call_at(time + (SECOND if self._heartbeat is None else BEAT), self._ticked)
         if self._heartbeat is not None:
             self._beat(self._heartbeat)
@@ -117,6 +118,7 @@ class Deadlines:
     def _beat(self, heartbeat: SharedHeartbeat) -> None:
         heartbeat.write("beat", now())
         heartbeat.write("running", len(self._runs))
+        heartbeat.write("slots", self._executor.slots.limit)
         self._show_deadline(heartbeat)
 
     def _show_deadline(self, heartbeat: SharedHeartbeat) -> None:

@@ -26,12 +26,13 @@ from dray.worker.executor.accounting import Accounts
 from dray.worker.executor.listener import Listener
 from dray.worker.executor.runs import Runs
 from dray.worker.executor.session import Session, SessionOver
+from dray.worker.executor.slots import Executed
 from dray.worker.executor.turns import Turns, queues_of
 from dray.worker.logs import OutageLog
 from dray.worker.run.outcome import Judge
 from dray.worker.run.perform import Runners
 from dray.worker.run.run_state import StopReason
-from dray.worker.shared_memory import SharedHeartbeat, WorkerRate
+from dray.worker.shared_memory import SharedHeartbeat, SleepSign, WorkerRate
 
 LEAVE_PATIENCE: Final = 1.0
 """Seconds that runs have to stop, and the broker to answer, once the grace of a stop is over."""
@@ -58,6 +59,7 @@ class Executor(Runs):
         burst: bool = False,
         heartbeat: SharedHeartbeat | None = None,
         rate: WorkerRate | None = None,
+        sleep: SleepSign | None = None,
         accounts: Accounts | None = None,
         send: Callable[[Message], None] | None = None,
     ) -> None:
@@ -71,12 +73,15 @@ class Executor(Runs):
             random=random,
             state=state,
             heartbeat=heartbeat,
+            sleep=sleep,
             accounts=accounts,
             send=send,
         )
         self._renews, self._burst, self._rate = renews, burst, rate
         self._filter = Filter(tasks=frozenset(self._tasks), priorities=settings.priorities)
-        self._turns = Turns(settings.queues, queues_of(app), settings.concurrency)
+        on_loop = (name for name, entry in self._tasks.items() if not entry.off_loop)
+        self._loop_filter = Filter(tasks=frozenset(on_loop), priorities=settings.priorities)
+        self._turns = Turns(settings.queues, queues_of(app), settings.slots)
         self._listener = Listener(broker, self._turns.queues, self._filter, self._news, random)
         self._outage = OutageLog(session_name, self._loop.time, random)
         self._opened = self._no_work = False
@@ -166,6 +171,19 @@ class Executor(Runs):
             self._renew_soon()
         super().every_second()
 
+    def every_beat(self, lag: float) -> None:
+        """Adapt the number of slots, if it is not fixed."""
+        slots, accounts, started = self.slots, self._accounts, self._started
+        if not slots.adapts:
+            return
+        ended = started - len(self._runs) - len(self._zombies)
+        seen = Executed(self._loop.time(), started, ended, self._used, accounts.took, accounts.measured)
+        slots.adapt(seen, lag, ready=not self._no_work)
+        accounts.measure_more()
+        self._turns.slots = slots.limit
+        if self._want() > 0:
+            self._wake()
+
     # turns
 
     def _must_call(self) -> bool:
@@ -179,7 +197,7 @@ class Executor(Runs):
             return self._session.unanswered
         if self._no_work or self._retiring or self._leaving:
             return 0
-        free = self._settings.concurrency - len(self._runs) - len(self._zombies) + self._away
+        free = self.slots.free(self._used)
         if self._rate is not None and free > 0:
             free = min(free, self._rate.available())
         most = self._settings.max_jobs_per_process
@@ -241,17 +259,21 @@ class Executor(Runs):
                 await asyncio.sleep(0.001)
                 return
         request = turns.next_request(want, repeats)
+        free, past = self.slots.limit - self._used, self.slots.crowded
+        filter = self._loop_filter if past else self._filter
         taken = (
-            await session.take(request.queues, self._filter, request.want, request.share)
-            if request.queues
-            else []
+            await session.take(request.queues, filter, request.want, request.share) if request.queues else []
         )
         if self._rate is not None:
             self._rate.give_back(want - len(taken))
         if session is not self._session:
             return
-        # In a burst, outcomes that are being settled may make jobs ready after this take: take again.
-        self._no_work = not turns.took(request, taken) and not (settling and self._burst)
+        self.slots.filled = self.slots.filled or 0 < free == len(taken)
+        if past:
+            self.slots.past_threads = len(taken) == request.want
+        else:
+            # In a burst, outcomes that are being settled may make jobs ready after this take: take again.
+            self._no_work = not turns.took(request, taken) and not (settling and self._burst)
         self._renew_due = self._renew_due or repeats  # a cancel may have come before the job was known here
         if taken:
             self._start(taken)

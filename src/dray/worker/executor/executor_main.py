@@ -42,7 +42,7 @@ from dray.worker.run.child_process import spawner
 from dray.worker.run.outcome import Judge
 from dray.worker.run.perform import OnLoop, Runners, forget_fork
 from dray.worker.run.threads import Threads
-from dray.worker.shared_memory import SharedHeartbeat, WorkerRate
+from dray.worker.shared_memory import SharedHeartbeat, SleepSign, WorkerRate
 
 ENDED: Final = 0
 FAILED: Final = 1
@@ -128,6 +128,7 @@ class ExecutorProgram:
             burst=config.burst,
             heartbeat=heartbeat,
             rate=rate,
+            sleep=None if config.sleep is None else SleepSign(config.sleep),
             send=self._channel.send,
         )
         early, self._early = self._early, []

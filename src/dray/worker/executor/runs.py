@@ -20,12 +20,13 @@ from dray.worker.executor.accounting import Account, Accounts
 from dray.worker.executor.deadlines import PATIENCE, Deadlines
 from dray.worker.executor.run_log import RunLog
 from dray.worker.executor.session import ProgressReports, Session
+from dray.worker.executor.slots import Slots
 from dray.worker.logs import about, is_failure
 from dray.worker.process import memory_used
 from dray.worker.run.outcome import Judge
 from dray.worker.run.perform import Runner, Runners
 from dray.worker.run.run_state import RunState, StopReason
-from dray.worker.shared_memory import SharedHeartbeat
+from dray.worker.shared_memory import SharedHeartbeat, SleepSign
 
 _SUCCEEDED: Final = OutcomeKind.SUCCEEDED
 
@@ -40,6 +41,8 @@ class TaskEntry(NamedTuple):
     """Seconds, unless the job has its own."""
     runner: Runner
     account: Account
+    off_loop: bool
+    """It runs in a thread or in a child process of its own."""
 
 
 def task_table(
@@ -56,7 +59,8 @@ def task_table(
         elif task.is_async or judge.middleware:
             runner = runners.on_loop
         timeout = (options.timeout or settings.timeout) / 1000
-        table[name] = TaskEntry(task, timeout, runner, accounts.open(task))
+        off_loop = not task.is_async or options.isolate == "process"
+        table[name] = TaskEntry(task, timeout, runner, accounts.open(task), off_loop)
     return table
 
 
@@ -97,6 +101,7 @@ class Runs:
         random: Callable[[], float],
         state: Any,
         heartbeat: SharedHeartbeat | None,
+        sleep: SleepSign | None,
         accounts: Accounts | None,
         send: Callable[[Message], None] | None,
     ) -> None:
@@ -108,6 +113,12 @@ class Runs:
         self._runners = runners(self._judge)
         self._accounts = accounts or Accounts(wall=clock)
         self._tasks = task_table(app.tasks, settings, self._judge, self._runners, self._accounts)
+        self.slots = Slots(
+            settings,
+            loop_tasks=not all(entry.off_loop for entry in self._tasks.values()),
+            cpu_clock=self._accounts.cpu_clock,
+            sleep=sleep,
+        )
         self._runs: dict[Ref, RunState] = {}
         self._zombies: dict[RunState, None] = {}
         """Runs of a lost session: they use slots until they end, and their outcomes are dropped."""
@@ -145,16 +156,17 @@ class Runs:
             if ref in runs or session.holds(ref):
                 continue
             entry = tasks.get(job.task)
-            if entry is None or self._leaving:
+            off_loop = entry is not None and (entry.off_loop or job.isolate == "process")
+            if entry is None or self._leaving or (off_loop and not self.slots.leaves_loop()):
                 session.unsent[ref] = Outcome(id=job.id, run=taken.run, kind=OutcomeKind.GIVE_BACK)
                 continue
-            task, timeout, runner, account = entry
+            task, timeout, runner, account, _ = entry
             if job.timeout is not None:
                 timeout = job.timeout / 1000
             if taken.suspect or job.isolate == "process":
                 runner = self._runners.in_children
             run = runs[ref] = RunState(self, task, taken, ref, timeout)
-            run.runner = runner
+            run.runner, run.off_loop = runner, off_loop
             run.began, run.stop_at = now, now + timeout
             if taken.deadline is not None:
                 run.deadline = now + (taken.deadline - self._clock()) / 1000
@@ -183,6 +195,8 @@ class Runs:
             self._session.unsent[ref] = outcome
         else:
             self._zombies.pop(run, None)
+        if run.off_loop:
+            self.slots.off_loop -= 1
         if run.meter is not None:
             self._accounts.ended(run, run.meter, outcome)
         if outcome.kind is _SUCCEEDED and kept:
@@ -260,12 +274,14 @@ class Runs:
 
     def waits(self, run: RunState, begins: bool) -> None:
         if threading.get_ident() == self.thread:
-            self._waits(begins)
+            self._waits(run, begins)
         else:
-            self._loop.call_soon_threadsafe(self._waits, begins)
+            self._loop.call_soon_threadsafe(self._waits, run, begins)
 
-    def _waits(self, begins: bool) -> None:
+    def _waits(self, run: RunState, begins: bool) -> None:
         self._away += 1 if begins else -1
+        if run.off_loop:
+            self.slots.off_loop -= 1 if begins else -1
         self._wake()
 
     def _renew_soon(self) -> None:
@@ -293,6 +309,14 @@ class Runs:
         runs = list(self._runs.values())
         if runs and self._supervisor.supervised and all(run.stuck for run in runs):
             self._supervisor.stuck(lambda: [self._judge.stopped(run) for run in runs])
+
+    @property
+    def _used(self) -> int:
+        """Slots in use."""
+        return len(self._runs) + len(self._zombies) - self._away
+
+    def every_beat(self, lag: float) -> None:
+        """Called several times a second, with the time by which the event loop was late."""
 
     def every_second(self) -> None:
         self._report_counts()

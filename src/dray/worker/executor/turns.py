@@ -61,7 +61,7 @@ class Turns:
     """The queues of one executor. `listed` is the setting `queues`; if empty, the app's `own` are served."""
 
     def __init__(self, listed: tuple[str, ...], own: Mapping[str, bool], slots: int) -> None:
-        self._listed, self._least = listed, max(1, slots // LEAST_SHARE)
+        self._listed, self.slots = listed, slots
         self._own = own
         self.dedicated: frozenset[str] = frozenset(queue for queue, own in self._own.items() if own)
         self._declared = self.dedicated
@@ -73,6 +73,10 @@ class Turns:
         self._looked_at = -math.inf
         self._watching: asyncio.Task[None] | None = None
         self._arrange()
+
+    @property
+    def _least(self) -> int:
+        return max(1, self.slots // LEAST_SHARE)
 
     @property
     def entries(self) -> tuple[str, ...]:

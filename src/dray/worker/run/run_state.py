@@ -76,6 +76,8 @@ class RunState:
     """It did not stop within the patience."""
     away: bool = False
     """It waits for another job and does not use a slot."""
+    off_loop: bool = False
+    """It runs in a thread or in a child process of its own."""
     ended: Ended | None = None
     handle: asyncio.Task[None] | None = None
     trace: str | None = None

@@ -33,7 +33,7 @@ from dray.worker.channel import (
 )
 from dray.worker.config import DeclareConfig, ExecutorConfig
 from dray.worker.process import reap
-from dray.worker.shared_memory import SharedHeartbeat, WorkerRate, unnamed_file
+from dray.worker.shared_memory import SharedHeartbeat, SleepSign, WorkerRate, unnamed_file
 from dray.worker.supervisor.template import ForkedExecutor, Template
 
 LAST_MESSAGES: Final = 0.5
@@ -99,7 +99,8 @@ def plan_executors(
 ) -> Plan:
     """Executors that run the tasks of an app, found from the folder the worker was started in."""
     folder = str(Path.cwd())
-    pace = None if settings.rate is None else WorkerRate.make(settings.rate)
+    rate = None if settings.rate is None else WorkerRate.make(settings.rate).fd
+    sleep = SleepSign.make().fd if settings.concurrency is None else None
 
     def plan(number: int, channel: int, heartbeat: int, stacks: int) -> SpawnedExecutor | ForkedExecutor:
         config = ExecutorConfig(
@@ -113,7 +114,8 @@ def plan_executors(
             channel=channel,
             heartbeat=heartbeat,
             stacks=stacks,
-            rate=None if pace is None else pace.fd,
+            rate=rate,
+            sleep=sleep,
         )
         forked = None if template is None else template.start(config)
         return forked or SpawnedExecutor(
@@ -346,6 +348,7 @@ class ExecutorProcess:
             succeeded=self.counted.succeeded,
             failed=self.counted.failed,
             beat_age=self.silence(now) // 1_000_000,
+            slots=self._heartbeat.read("slots"),
             tried_age=max(0, now - tried) // 1_000_000 if tried else None,
         )
 

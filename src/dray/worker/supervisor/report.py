@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from dray.documents.queue_state import describe_unserved, read_queues, unserved
 from dray.documents.worker_registry import WorkerInfo, not_ready, read_workers
 from dray.duration import format_duration
-from dray.settings import Settings, hide_password
+from dray.settings import AUTO_MOST, AUTO_START, Settings, hide_password
 from dray.stats.tallies import WorkerTallies
 from dray.worker import shared_memory as clock
 from dray.worker.channel import Serves
@@ -154,7 +154,7 @@ def banner(worker: str, settings: Settings, executors: int, tasks: Collection[st
         lines += [
             f"  queues   {_queues(settings, serves)}",
             f"  running  {_counted(executors, 'process', 'processes')} × "
-            + _counted(settings.concurrency, "job", "jobs")
+            + _jobs(settings)
             + ("" if settings.rate is None else f", at most {settings.rate}"),
             f"  tasks    {_listed(sorted(tasks))}",
         ]
@@ -162,6 +162,12 @@ def banner(worker: str, settings: Settings, executors: int, tasks: Collection[st
         lines.append("  running  no jobs: schedules and recovery only")
     lines.append("  stop with Ctrl-C or SIGTERM; a second time hands running jobs back at once")
     return "\n".join(lines)
+
+
+def _jobs(settings: Settings) -> str:
+    if settings.concurrency is None:
+        return f"auto ({AUTO_START} to {AUTO_MOST} jobs)"
+    return _counted(settings.concurrency, "job", "jobs")
 
 
 def _queues(settings: Settings, serves: Serves) -> str:

@@ -29,7 +29,7 @@ from dray.worker.process import STOP_SIGNALS, can_fork, fork, look_like, reap
 _PATIENCE: Final = 2.0
 """Seconds to wait for its answer, which takes milliseconds; then it counts as gone."""
 _REQUEST_MAX: Final = 1 << 17
-_FDS_MAX: Final = 4
+_FDS_MAX: Final = len(ExecutorConfig.DESCRIPTORS)
 
 log = logging.getLogger("dray.worker")
 
@@ -178,5 +178,4 @@ def _become_executor(config: ExecutorConfig, fds: list[int]) -> NoReturn:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    names = ("channel", "heartbeat", "stacks", "rate")
-    executor_main.run(msgspec.structs.replace(config, **dict(zip(names, fds, strict=False))))
+    executor_main.run(config.with_fds(fds))
