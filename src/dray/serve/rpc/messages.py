@@ -10,7 +10,7 @@ import msgspec
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from dray.admin.external import HeldJob
+from dray.admin.held_job import HeldJob
 from dray.broker.verbs import Entry, QueueInfo
 from dray.codec.payload import to_json
 from dray.errors import EncodeError
@@ -112,14 +112,14 @@ def _read_time(request: pb.EnqueueRequest) -> datetime | None:
         raise Refused(422, "invalid_at", "a time from 1970 to 9999 is allowed", "at") from None
 
 
-def read_error(message: pb.NackRequest) -> Error | None:
+def read_error(message: pb.NackRequest | pb.WorkNack) -> Error | None:
     if not message.HasField("error"):
         return None
     error = message.error
     return Error(error.type or "Failed", error.message, error.traceback)
 
 
-def read_progress(message: pb.ExtendRequest) -> Progress | None:
+def read_progress(message: pb.ExtendRequest | pb.WorkProgress) -> Progress | None:
     if not message.HasField("progress"):
         return None
     progress = message.progress
@@ -214,6 +214,7 @@ def held_out(job: HeldJob) -> pb.HeldJob:
         timeout_seconds=job.timeout,
         lease_until=stamp(job.lease_until),
         suspect=job.suspect,
+        run=job.run,
         key=job.key or "",
         group=job.group or "",
         tags=job.tags,

@@ -15,7 +15,7 @@ from dray.serve.admission import Admission
 from dray.serve.auth import Access, Peer
 from dray.serve.errors import Refused
 from dray.serve.rpc import dray_pb2 as pb
-from dray.serve.rpc import producer_methods, worker_methods
+from dray.serve.rpc import producer_methods, work_method, worker_methods
 from dray.serve.rpc.call_context import CallState, GrpcCall
 from dray.serve.rpc.errors import Context, fail
 from dray.serve.rpc.request_reader import RequestReader, address_of
@@ -50,6 +50,7 @@ METHODS: Final[dict[str, Method]] = {
     "Ack": Method(pb.AckRequest, "work", worker_methods.ack),
     "Nack": Method(pb.NackRequest, "work", worker_methods.nack),
     "Extend": Method(pb.ExtendRequest, "work", worker_methods.extend),
+    "Work": Method(pb.WorkRequest, "work", stream=work_method.work, waits=True),
     "ListQueues": Method(pb.ListQueuesRequest, "read", producer_methods.list_queues),
     "WatchEvents": Method(pb.WatchEventsRequest, "read", stream=producer_methods.watch_events, waits=True),
 }
@@ -109,7 +110,7 @@ class GrpcService:
             request = await self._reader.read(requests)
             if isinstance(request, Refused):
                 raise request
-            yield peer, GrpcCall(self._state, caller, context), request
+            yield peer, GrpcCall(self._state, caller, context, requests), request
         finally:
             leave()
 
