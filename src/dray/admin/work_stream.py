@@ -113,7 +113,7 @@ class WorkStream:
         """Outcomes that the stream itself reported: they are not news."""
         self._suspect: Ref | None = None
         """The marked run of a suspect, until it is settled."""
-        self._one_by_one = self._no_work = self._renew_now = False
+        self._one_by_one = self._no_work = self._renew_now = self._closed = False
         self._step = TAKE_MAX
         """Jobs of the next take: fewer while large arguments make takes too large."""
         self._backlog = 0
@@ -158,6 +158,9 @@ class WorkStream:
 
     async def close(self, *, lost: bool = False) -> None:
         """Settle what was reported and free the other jobs. `lost`: the worker is gone, they are suspect."""
+        if self._closed:
+            return
+        self._closed = True
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
         await self._stop_waiting()
