@@ -13,6 +13,7 @@ routes            the table that drives routing, roles and the OpenAPI document
 openapi           the document
 enqueue queues jobs schedules events monitoring   the handlers, by topic
 http              the ASGI app
+httptools_protocol http_protocol   one connection: its bytes as requests, within bounds
 http_listener     accepts connections, ends idle ones
 rpc/              the methods of gRPC
 grpc              the gRPC server

@@ -64,11 +64,9 @@ class HttpRequest(Request):
 
     def check_framing(self) -> None:
         if sum(len(name) + len(value) for name, value in self.scope["headers"]) > HEADERS_MAX:
-            raise Refused(400, "headers_too_large", f"at most {HEADERS_MAX} bytes of headers are read")
+            raise headers_too_large()
         if "content-length" in self.headers and "transfer-encoding" in self.headers:
-            # The end of its body is not clear: a proxy may have read another request than we do.
-            message = "send either Content-Length or Transfer-Encoding"
-            raise Refused(400, "invalid_framing", message, headers={"Connection": "close"})
+            raise invalid_framing()
 
     def path_parts(self) -> list[str]:
         """The parts of the path below our mount point, each decoded: an id may hold a slash."""
@@ -166,6 +164,16 @@ class HttpRequest(Request):
     async def receive(self) -> Message:
         """For a streaming response, which ends when its client goes away."""
         return await (self._receive() if self._disconnect is None else asyncio.shield(self._disconnect))
+
+
+def headers_too_large() -> Refused:
+    return Refused(400, "headers_too_large", f"at most {HEADERS_MAX} bytes of headers are read")
+
+
+def invalid_framing() -> Refused:
+    """The end of a body is not clear: a proxy may have read another request than we do."""
+    message = "send either Content-Length or Transfer-Encoding"
+    return Refused(400, "invalid_framing", message, headers={"Connection": "close"})
 
 
 def _query_values(raw: bytes) -> dict[str, str]:
