@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -110,7 +111,8 @@ class Worker:
         self.call.cancel()
 
     async def say(self, message: object = None, **fields: Any) -> None:
-        await self.call.write(pb.WorkRequest(**fields) if message is None else message)
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # why it has ended is read below
+            await self.call.write(pb.WorkRequest(**fields) if message is None else message)
 
     async def until(self, enough: Callable[[pb.WorkReply], object]) -> pb.WorkReply:
         """What came and was not looked at yet, once it is enough."""

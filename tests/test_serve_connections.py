@@ -126,7 +126,9 @@ async def opened(
     tls: ssl.SSLContext | None = None,
     protocol: type[HttpProtocol] = PROTOCOL,
 ) -> AsyncIterator[tuple[HttpListener, int]]:
-    config = uvicorn.Config(handler, http=protocol, log_config=None, lifespan="off", access_log=False)
+    config = uvicorn.Config(
+        handler, http=protocol, log_config=None, lifespan="off", access_log=False, proxy_headers=False
+    )
     config.load()
     state = ServerState()
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -252,7 +252,7 @@ class WorkStream:
         waiting = len(self._session.outcomes) + len(self._news.settled) + len(self._news.stops)
         return waiting >= SETTLE_STEP or self._backlog >= BACKLOG_BYTES
 
-    # what it is told
+    # what the worker hears
 
     def __aiter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 errors            errors as replies: one table of codes and statuses
 browser_security  hosts, origins, headers
 auth              the key of a request, and what its caller may do and see
+deadline          one timeout for all phases of a request
 admission         checks key, role, rate and load of a request: the same for HTTP and gRPC
 connections       the number of connections, and the share of each address
 models            bodies and queries, as msgspec Structs

@@ -5,6 +5,7 @@ It bounds nothing, passes on trailers as headers, and allows several hosts and a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,34 @@ from dray.serve.errors import Refused
 from dray.serve.http_request import HEADERS_MAX, headers_too_large, invalid_framing
 
 _encode = msgspec.json.Encoder().encode
+
+
+class JoinedWrites:
+    """The transport of one reply: its headers travel with the first piece of its body, in one packet."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._head: bytes | None = b""
+        """Headers that were not sent; None once they were."""
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            self._transport.write(data)
+        elif self._head:
+            head, self._head = self._head, None
+            self._transport.write(head + data)
+        else:
+            self._head = data
+            self._loop.call_soon(self.flush)  # a stream may have nothing to say for a while
+
+    def flush(self) -> None:
+        if self._head:
+            self.write(b"")
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
 
 
 class HttptoolsProtocol(HttpToolsProtocol):
@@ -69,6 +98,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             message = "no Transfer-Encoding but chunked is allowed, and that in HTTP/1.1"
             raise Refused(400, "invalid_framing", message)
         super().on_headers_complete()
+        self.cycle.transport = JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         self._unused = 0
