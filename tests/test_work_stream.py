@@ -14,7 +14,8 @@ import redis_server
 
 from dray import App, BrokerAway, InvalidInput, LeaseLost, SessionLost, State, TooLarge
 from dray.admin.held_job import HeldJob, Nack
-from dray.admin.work_stream import Settlement, StopOrder, WorkNews, WorkStream
+from dray.admin.work_news import Settlement, StopOrder, WorkNews
+from dray.admin.work_stream import WorkStream
 from dray.broker.verbs import Broker, run_blocking
 from dray.job import Progress
 

@@ -6,6 +6,7 @@ events               `app.events`: the feed of what happened
 api_keys             `app.keys`: keys and roles of the server, and its audit log
 held_job suspects    jobs in the hands of external workers, and their outcomes; those whose holder died
 external_session     the session of a stream at the broker
+work_news work_loop  what a stream has for its worker; its loop: settle, take, wait
 work_stream          jobs pushed to one external worker, its outcomes settled in batches
 external             `app.external`: jobs for workers that are not dray's
 """

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
-from dray.admin.work_stream import Settlement, WorkNews, WorkStream
+from dray.admin.work_news import Settlement, WorkNews
+from dray.admin.work_stream import WorkStream
 from dray.errors import InvalidInput, LeaseLost, SessionLost
 from dray.serve.errors import Refused
 from dray.serve.rpc import dray_pb2 as pb
