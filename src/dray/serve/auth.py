@@ -184,6 +184,8 @@ async def until(stop: asyncio.Future[Any], work: Awaitable[T]) -> asyncio.Future
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        elif not task.cancelled():
+            task.exception()  # seen, also if this wait was cancelled at the same time
 
 
 async def _unless(refusal: asyncio.Future[Refused], work: Awaitable[T]) -> T:
