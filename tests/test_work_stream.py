@@ -181,7 +181,7 @@ def test_progress_is_recorded_and_a_cancel_is_pushed(app: App) -> None:
                 await asyncio.sleep(0.02)
             await job.acancel()
             (stop,) = await reader.stops()
-            assert stop == (held.id, held.run, "cancelled")
+            assert stop == StopOrder(held.id, held.run, "cancelled")
             stream.ack(held.id, held.run, 1)
             assert (await reader.settled())[0].state is State.CANCELLED
             stream.report(held.id, held.run, Progress(3, 3))

@@ -73,8 +73,13 @@ export class Worker {
   }
 
   /** Take nothing more, let jobs finish for `grace` seconds, and give back what is left. */
-  async stop(grace = 30) {
+  stop(grace = 30) {
     this.stopping = true;
+    this.stopped ??= this.leave(grace);
+    return this.stopped;
+  }
+
+  async leave(grace) {
     await this.stream?.leave(grace);
     await this.loop?.catch(() => {});
     this.connection.stub.close();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -10,7 +10,7 @@ from dray.admin.held_job import HeldJob
 from dray.job import State
 
 
-class Settlement(NamedTuple):
+class Settlement(msgspec.Struct, frozen=True):
     """The answer to a reported outcome."""
 
     id: str
@@ -21,7 +21,7 @@ class Settlement(NamedTuple):
     """Why it was not accepted. `LeaseLost`: another worker has, or had, the job."""
 
 
-class StopOrder(NamedTuple):
+class StopOrder(msgspec.Struct, frozen=True):
     """A run to stop: its job was cancelled, or is not held by this stream any more."""
 
     id: str
