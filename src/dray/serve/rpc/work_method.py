@@ -70,7 +70,7 @@ class _Worker:
         """Read messages until the worker leaves; while too much waits to be settled none is read."""
         try:
             self._hear(first, later=False)
-            while not self._leaves and (message := await anext(self._call.requests, None)) is not None:
+            while not self._leaves and (message := await self._next()) is not None:
                 if isinstance(message, Refused):
                     raise message
                 self._hear(message, later=True)
@@ -78,6 +78,13 @@ class _Worker:
         except Exception as error:
             self.failure = error
         self._stream.finish()
+
+    async def _next(self) -> pb.WorkRequest | Refused | None:
+        """The next message; None after the last, also if the connection broke."""
+        try:
+            return await anext(self._call.requests, None)
+        except Exception:
+            return None
 
     async def end_with_server(self) -> None:
         await self._call.state.stopping.wait()
