@@ -46,7 +46,7 @@ class HttpRequest(Request):
         self.headers: Mapping[str, str] = headers
         self._header_bytes = size
         given = headers.get("x-request-id", "")
-        self.id = given if _REQUEST_ID.fullmatch(given) else urandom(16).hex()
+        self.id = given if given and _REQUEST_ID.fullmatch(given) else urandom(16).hex()
         address = (scope.get("client") or ("",))[0]
         self.peer = Peer(self.headers, address, scope.get("http_version", ""))
         self.share: str | None = None
