@@ -8,7 +8,7 @@
 
 PYTHON ?=
 QUICK ?=
-WHAT ?= sqlite worker flow lateness service peers
+WHAT ?= sqlite worker flow lateness growth service peers
 SEED ?=
 SECONDS ?= 30
 CHAOS_JOBS ?= 100000
@@ -60,7 +60,7 @@ chaos: $(READY) ## kill real producers, executors and supervisors, then count (C
 	DRAY_CHAOS_JOBS=$(CHAOS_JOBS) $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest tests/test_chaos.py -x -q
 	DRAY_CHAOS_JOBS=20000 $(if $(SEED),DRAY_CHAOS_SEED=$(SEED)) $(RUN) -m pytest tests/test_sqlite_processes.py -k kill -x -q
 
-bench: $(READY) ## measure against bare loops and other task queues (QUICK=1: a look; WHAT=sqlite|worker|flow|lateness|service|peers)
+bench: $(READY) ## measure against bare loops and other task queues (QUICK=1: a look; WHAT=sqlite|worker|flow|lateness|growth|service|peers)
 	for one in $(WHAT); do $(RUN) -m bench.$$one $(if $(QUICK),--quick) || exit 1; done
 
 size: $(PACKAGE) ## count lines per room, and the ratio of tests to installed code

@@ -65,9 +65,11 @@ class DropsUnansweredOutcomes(_OtherSession):
 
 
 class _ImpatientSession(Session):
-    async def take(self, queues: Sequence[str], filter: Filter, want: int) -> list[Taken]:
+    async def take(
+        self, queues: Sequence[str], filter: Filter, want: int, share: int | None = None
+    ) -> list[Taken]:
         self.unanswered = 0
-        return await super().take(queues, filter, want)
+        return await super().take(queues, filter, want, share)
 
 
 @found_by("repeats")

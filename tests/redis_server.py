@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import os
-import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,15 +51,33 @@ def need(kind: str) -> None:
     pytest.skip(told)
 
 
-def free_port() -> int:
-    """A port outside the system's own range, so that no other process gets it while its server is away.
+@cache
+def _own_ports() -> tuple[Iterator[int], int]:
+    """A block of ports, and the locked file that keeps it to this process: tests run in several at once.
 
-    Else a client that tries to connect to it may get it as the port at its own end, and hold it.
+    The ports, and those of the cluster bus 10,000 above, are outside the system's own range. Else a client
+    that connects may get one as the port at its own end, and hold it while the server is away.
     """
-    for port in random.sample(range(15_000, 30_000), 200):
+    folder = Path(tempfile.gettempdir()) / f"dray-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    for first in range(15_000, 22_000, 70):
+        lock = os.open(folder / str(first), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            continue
+        return itertools.cycle(range(first, first + 70)), lock
+    raise RuntimeError("all ports for tests are in use")
+
+
+def free_port() -> int:
+    """A port that no other test uses, and no other program now."""
+    ports, _ = _own_ports()
+    for port in itertools.islice(ports, 140):
         with socket.socket() as probe, socket.socket() as bus, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            bus.bind(("127.0.0.1", port + 10_000))  # of a cluster
+            bus.bind(("127.0.0.1", port + 10_000))
             return port
     raise RuntimeError("no port is free")
 

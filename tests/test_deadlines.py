@@ -231,8 +231,8 @@ class Suspicious:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
 
-    async def take(self, *args: Any) -> list[Taken]:
-        taken = await self._broker.take(*args)
+    async def take(self, *args: Any, **named: Any) -> list[Taken]:
+        taken = await self._broker.take(*args, **named)
         return [msgspec.structs.replace(one, suspect=GROUP_MAX) for one in taken]
 
 

@@ -82,34 +82,47 @@ def test_queues_with_work_take_turns() -> None:
     turns = serving()
     assert turns.next_request(1, repeats=False).queues == (), "nothing is known to have work"
     turns.heard(Wake(work=True, queues=("default", "email")))
-    asked = []
+    asked: list[str] = []
     for _ in range(6):
         ask = turns.next_request(1, repeats=False)
-        asked.append(ask.turn)
-        assert turns.took(ask, taken(ask.turn or "", 1))
+        asked += ask.turns
+        assert turns.took(ask, taken(ask.turns[0], 1))
     assert asked == ["default", "email"] * 3
 
 
 def test_a_turn_is_a_share_of_the_slots() -> None:
     turns = serving("all", known=tuple(f"q{n}" for n in range(100)), slots=32)
     turns.heard(Wake(work=True, queues=("q1", "q2")))
-    assert turns.next_request(32, repeats=False) == TakeRequest(("q1",), 16, "q1")
+    both = ("q1", "q2")
+    assert turns.next_request(32, repeats=False) == TakeRequest(both, 32, both, share=16)
     turns.heard(Wake(work=True, queues=turns.queues))
-    assert turns.next_request(32, repeats=False).want == 4, "not one each: that would be many takes"
-    assert turns.next_request(2, repeats=False).want == 2
+    ask = turns.next_request(32, repeats=False)
+    assert (len(ask.queues), ask.share) == (8, 4), "not one each: that would be many small takes"
+    assert turns.next_request(2, repeats=False) == TakeRequest(("q1",), 2, ("q1",), share=2)
+
+
+def test_of_several_turns_only_those_that_gave_their_share_come_again() -> None:
+    turns = serving("all", known=("a", "b", "c"), slots=8)
+    turns.heard(Wake(work=True, queues=("a", "b", "c")))
+    ask = turns.next_request(6, repeats=False)
+    assert ask == TakeRequest(("a", "b", "c"), 6, ("a", "b", "c"), share=2)
+    assert turns.took(ask, taken("a", 2) + taken("b", 1) + taken("c", 2))
+    assert turns.next_request(4, repeats=False).queues == ("a", "c")
+    assert turns.cold() == ("b",)
 
 
 def test_an_empty_queue_is_not_asked_again_until_it_is_heard_of() -> None:
     turns = serving()
     turns.heard(Wake(work=True, queues=("default", "email")))
+    ask = turns.next_request(1, repeats=False)
+    assert ask.queues == ("default",)
+    assert turns.took(ask, []), "email is left"
     ask = turns.next_request(4, repeats=False)
-    assert turns.took(ask, taken("default", 1)), "email is left"
-    ask = turns.next_request(4, repeats=False)
-    assert ask == TakeRequest(("email",), 4, "email")
+    assert ask == TakeRequest(("email",), 4, ("email",), share=4)
     assert not turns.took(ask, [])
     assert turns.next_request(4, repeats=False).queues == ()
     turns.heard(Wake(work=True))
-    assert turns.next_request(1, repeats=False).turn == "default", "who does not say where means anywhere"
+    assert turns.next_request(1, repeats=False).turns == ("default",), "who does not say where means anywhere"
 
 
 def test_a_named_queue_comes_before_those_that_take_turns_and_uses_up_no_turn() -> None:
@@ -117,9 +130,9 @@ def test_a_named_queue_comes_before_those_that_take_turns_and_uses_up_no_turn() 
     assert turns.next_request(3, repeats=False) == TakeRequest(("high", "low"), 3)
     turns.heard(Wake(work=True, queues=("tenant-2", "tenant-1")))
     ask = turns.next_request(2, repeats=False)
-    assert ask == TakeRequest(("high", "tenant-1"), 1, "tenant-1")
+    assert ask == TakeRequest(("high", "tenant-1"), 1, ("tenant-1",))
     assert turns.took(ask, taken("high", 1))
-    assert turns.next_request(2, repeats=False).turn == "tenant-1"
+    assert turns.next_request(2, repeats=False).turns == ("tenant-1",)
 
 
 def test_a_take_that_was_not_answered_is_repeated_as_it_was() -> None:
@@ -169,7 +182,7 @@ def test_a_look_finds_work_in_queues_that_had_none_but_not_all_the_time() -> Non
         broker.wait = counted  # type: ignore[method-assign,assignment]
         await broker.put([Job(id="1", task="t", queue="email")])
         await turns.look(broker, Filter(), "s", 10.0)
-        assert turns.next_request(1, repeats=False).turn == "email"
+        assert turns.next_request(1, repeats=False).turns == ("email",)
         for later in range(9):
             await turns.look(broker, Filter(), "s", 10.0 + later / 100)
         assert looks["look"] == 1

@@ -92,9 +92,10 @@ class ForgetsTakes(MemoryBroker):
         filter: Filter,
         want: int,
         *,
+        share: int | None = None,
         now: int | None = None,
     ) -> list[Taken]:
-        taken = await super().take(session, request, queues, filter, want, now=now)
+        taken = await super().take(session, request, queues, filter, want, share=share, now=now)
         self._store.sessions[session].reply = []
         return taken
 

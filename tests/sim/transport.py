@@ -282,9 +282,11 @@ class Transport:
         filter: Filter,
         want: int,
         *,
+        share: int | None = None,
         now: int | None = None,
     ) -> list[Taken]:
-        reply: list[Taken] = await self._call("take", session, request, tuple(queues), filter, want)
+        args = (session, request, tuple(queues), filter, want)
+        reply: list[Taken] = await self._call("take", *args, share=share)
         return reply
 
     async def settle(

@@ -181,6 +181,7 @@ class Generator:
             "queues": self._some_queues(),
             "filter": self._filter(),
             "want": want,
+            "share": rng.choice((None, None, 1, 2)),
         }
 
     def _wait_take(self, session: str) -> Args:

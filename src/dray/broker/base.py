@@ -75,14 +75,22 @@ class BaseBroker(Broker):
         filter: Filter,
         want: int,
         *,
+        share: int | None = None,
         now: int | None = None,
     ) -> list[Taken]:
-        checks.check_take(session, request, queues, filter, want)
-        return await self._take(session, request, queues, filter, want, now)
+        checks.check_take(session, request, queues, filter, want, share)
+        return await self._take(session, request, queues, filter, want, want if share is None else share, now)
 
     @abstractmethod
     async def _take(
-        self, session: str, request: int, queues: Sequence[str], filter: Filter, want: int, now: int | None
+        self,
+        session: str,
+        request: int,
+        queues: Sequence[str],
+        filter: Filter,
+        want: int,
+        share: int,
+        now: int | None,
     ) -> list[Taken]: ...
 
     async def settle(

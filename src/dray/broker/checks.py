@@ -77,10 +77,14 @@ def check_dependency(job: Job, dependency: str, known: bool) -> None:
         )
 
 
-def check_take(session: str, request: int, queues: Sequence[str], filter: Filter, want: int) -> None:
+def check_take(
+    session: str, request: int, queues: Sequence[str], filter: Filter, want: int, share: int | None
+) -> None:
     check_word("session", session)
     _check_int("request", request, 1, TIME_MAX)
     _check_int("want", want, 0, WANT_MAX)
+    if share is not None:
+        _check_int("share", share, 1, WANT_MAX)
     _check_queues(queues)
     _check_filter(filter)
 

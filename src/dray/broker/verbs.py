@@ -381,17 +381,17 @@ class Broker(Protocol):
         filter: Filter,
         want: int,
         *,
+        share: int | None = None,
         now: int | None = None,
     ) -> list[Taken]:
-        """Hand out up to `want` jobs, each with a new run number, queues in order of preference.
+        """Hand out up to `want` jobs (`share` of each queue at most), queues in order of preference.
 
-        Within a queue: jobs that fell due are made ready first; then strictly by priority; among the
-        tasks of one priority the one whose next job has waited longest; groups take turns; first come,
-        first served inside a group. Nothing paused, over a limit, or outside `filter` is handed out.
+        Each gets a new run number. In a queue, jobs that fell due are made ready first; then strictly by
+        priority; of the tasks of one priority that whose next job waited longest; groups take turns, first
+        come, first served inside. Nothing paused, over a limit, or outside `filter` is handed out.
 
-        `request` counts up with each new call of the session. Repeating the last one returns the same
-        runs, less those that are not held any more; an older one is `InvalidInput`. A session that is
-        unknown or past its lease raises `SessionLost`.
+        `request` counts up. Repeating the last one returns the same runs, less those not held any more; an
+        older one is `InvalidInput`. A session that is unknown or past its lease raises `SessionLost`.
         """
 
     async def settle(

@@ -137,6 +137,7 @@ class HarnessStore(MemoryBroker):
         filter: Filter,
         want: int,
         *,
+        share: int | None = None,
         now: int | None = None,
     ) -> list[Taken]:
         with self._changed:

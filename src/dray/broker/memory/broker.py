@@ -141,7 +141,14 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
     # take
 
     async def _take(
-        self, session: str, request: int, queues: Sequence[str], filter: Filter, want: int, now: int | None
+        self,
+        session: str,
+        request: int,
+        queues: Sequence[str],
+        filter: Filter,
+        want: int,
+        share: int,
+        now: int | None,
     ) -> list[Taken]:
         with self._step(now) as at:
             holder = self._store.sessions.get(session)
@@ -152,7 +159,8 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
             if request > holder.request:
                 holder.request, holder.reply = request, []
                 for name in queues:
-                    self._take_from(session, self._store.queue(name), filter, want - len(holder.reply), at)
+                    left = min(share, want - len(holder.reply))
+                    self._take_from(session, self._store.queue(name), filter, left, at)
             taken = [self._taken(id, run) for id, run in holder.reply if (id, run) in holder.holds]
         await self._forward(now)
         return taken

@@ -79,9 +79,16 @@ class RedisBroker(BaseBroker):
         return await put.put(self._core, jobs, when, now)
 
     async def _take(
-        self, session: str, request: int, queues: Sequence[str], filter: Filter, want: int, now: int | None
+        self,
+        session: str,
+        request: int,
+        queues: Sequence[str],
+        filter: Filter,
+        want: int,
+        share: int,
+        now: int | None,
     ) -> list[Taken]:
-        return await take.take(self._core, session, request, queues, filter, want, now)
+        return await take.take(self._core, session, request, queues, filter, want, share, now)
 
     async def _settle(self, session: str, outcomes: Sequence[Outcome], now: int | None) -> list[Settled]:
         return await settle.settle(self._core, session, outcomes, now)
@@ -90,6 +97,7 @@ class RedisBroker(BaseBroker):
         return await sessions.renew(self._core, beats, now)
 
     async def _release(self, session: str, suspect: bool, blamed: Collection[Ref], now: int | None) -> int:
+        await self._waits.leave(session)
         return await sessions.release(self._core, session, now, suspect, blamed)
 
     async def _sweep(self, limit: int, lapse: bool, now: int | None) -> Swept:

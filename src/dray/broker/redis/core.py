@@ -16,7 +16,7 @@ from dray.broker.redis.router import Arg, Command, Router, command, script
 from dray.errors import BrokerError, ForeignStore, NewerLayout
 from dray.policy import Retention
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """The version of the key map; raised by a change that older code cannot read."""
 ASK_TIME_EVERY: Final = 60_000_000
 """Microseconds."""
@@ -56,7 +56,7 @@ class Core:
         self.taken_from: dict[str, str] = {}
         """The queue of made-up ids, while their runs are held."""
         self.looked_at: dict[str, int] = {}
-        """Cursors of `repair`: per queue, the number of waiting jobs checked by the last sweeps."""
+        """Cursors of `sweep`: waiting jobs of a queue that were checked, queues that were visited."""
         self.doubts: dict[tuple[str, str, str, str], int] = {}
         """Cross-slot damage that a sweep suspected, and since when."""
         self.unread: set[str] = set()
@@ -148,6 +148,14 @@ class Core:
         keys = [self.keys.own + "queues", self.keys.own + "leaving"]
         listed, leaving = await self.calls([command(key, "SMEMBERS", key) for key in keys])
         return sorted({name.decode() for name in [*listed, *leaving]})
+
+    def next_queues(self, purpose: str, queues: Sequence[str], count: int) -> Sequence[str]:
+        """So many of the queues, others each time; all if they are not more."""
+        if len(queues) <= count:
+            return queues
+        start = self.looked_at.get(purpose, 0) % len(queues)
+        self.looked_at[purpose] = start + count
+        return [*queues[start:], *queues[:start]][:count]
 
     def knows(self, queue: str) -> bool:
         return queue in self._enlisted

@@ -24,6 +24,8 @@ UNREAD_MAX: Final = 4 << 20
 
 
 class Subscriber(Protocol):
+    on_message: Callable[[str], None] | None
+
     @property
     def breaks(self) -> int:
         """Changes whenever a message may have been missed."""
@@ -66,6 +68,8 @@ class _Messages:
         self._unread: dict[str, list[bytes]] = {}
         self._unread_bytes = 0
         self._breaks = 0
+        self.on_message: Callable[[str], None] | None = None
+        """Called with the channel of each message; only on an event loop."""
 
     @property
     def breaks(self) -> int:
@@ -160,6 +164,8 @@ class LoopSubscriber(_Messages):
                 _end(confirmation)
         elif self._keep(reply):
             self._wake_all()
+            if self.on_message is not None:
+                self.on_message(reply[1].decode())
 
     def _lost(self, connection: LoopConnection) -> None:
         if connection is not self._connection:

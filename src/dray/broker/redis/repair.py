@@ -56,19 +56,13 @@ class Repair:
         self.freed = 0
         """Runs that an ended session took from a queue before its end was known there."""
 
-    async def run(self, queues: Sequence[str]) -> None:
+    async def run(self, all: Sequence[str], visited: Sequence[str]) -> None:
+        """`visited` are the queues that this sweep visits."""
         await self._resolve()
-        for name in self._some(queues):
+        for name in self.core.next_queues("/repair", all, QUEUES):
             await self._queue(name)
-        await self._unfinished(queues)
+        await self._unfinished(visited)
         await self._directory()
-
-    def _some(self, queues: Sequence[str]) -> Sequence[str]:
-        if len(queues) <= QUEUES:
-            return queues
-        start = self.core.looked_at.get("/queues", 0) % len(queues)
-        self.core.looked_at["/queues"] = start + QUEUES
-        return [*queues[start:], *queues[:start]][:QUEUES]
 
     # within a queue
 
@@ -99,7 +93,7 @@ class Repair:
             await self._check_waiting(waiting, name)
 
     async def _session(self, queue: str, session: str, epoch: int) -> None:
-        state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session, ""))
+        state, *facts = await self.core.call(self.core.on_own("session_enrol", self.now, session))
         if state == b"unknown" or facts[0] > epoch:
             key = f"{self.core.keys.queue(queue)}h:{session}"
             many = await self.core.call(command(key, "SCARD", key)) > FREE_STEP

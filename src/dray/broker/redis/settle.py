@@ -83,6 +83,6 @@ async def settle_in(
 
 async def _forget_lost(core: Core, session: str, lost: Sequence[Outcome], now: int | None) -> None:
     """Drop the notifications of runs whose jobs are gone, in all queues of the session."""
-    state, *facts = await core.call(core.on_own("session_enrol", now, session, ""))
+    state, *facts = await core.call(core.on_own("session_enrol", now, session))
     for queue in facts[3] if state != b"unknown" else ():
         await settle_in(core, queue.decode(), session, lost, now)

@@ -17,6 +17,9 @@ from dray.broker.redis.sessions import bring_to_end
 from dray.broker.repairs import found
 from dray.broker.verbs import Swept
 
+QUEUES: Final = 200
+"""Queues that one sweep visits; the next one goes on with the others. Nothing waits for it: `take` makes due
+jobs ready, and leases end where the namespace keeps them."""
 QUEUE_KEPT: Final = 60 * 60_000
 """Milliseconds after its newest feed entry for which the counters of an empty queue are kept."""
 
@@ -110,9 +113,10 @@ class _Sweep:
 
 
 async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
-    queues = await core.queues()
+    all = await core.queues()
+    queues = core.next_queues("/sweep", all, QUEUES)
     repair = Repair(core, now)
-    await repair.run(queues)
+    await repair.run(all, queues)
     await follow_up_all(core, repair.left, now)
     forwarded = await forward(core, queues, now, limit)
     step = _Sweep(core, queues, limit, now)

@@ -7,7 +7,8 @@ reply, so that a queue answers by itself: with one queue, `take` is one round tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from dray.broker.redis.core import Core
 from dray.broker.redis.encoding import read_body, read_plain, to_json
@@ -18,7 +19,11 @@ from dray.broker.verbs import Filter
 from dray.errors import CodecError, InvalidInput, SessionLost
 from dray.job import Outcome, OutcomeKind, Taken, queue_of
 
+STEP: Final = 500
+"""Queues that are asked at once."""
 
+
+@lru_cache
 def filter_args(filter: Filter) -> tuple[int, bytes, bytes]:
     """Version, tasks and priorities as arguments of a script; empty means any."""
     tasks = b"" if filter.tasks is None else to_json(dict.fromkeys(filter.tasks, True))
@@ -34,24 +39,24 @@ async def take(
     queues: Sequence[str],
     filter: Filter,
     want: int,
+    share: int,
     now: int | None,
 ) -> list[Taken]:
     before = core.requests.get(session, (0, ()))
     asked = await _queues_to_ask(core, session, request, tuple(dict.fromkeys(queues)), now)
-    wanted = filter_args(filter)
-    taken: list[Taken] = []
-    left: list[tuple[str, Any]] = []
+    taker = _Taker(core, session, request, filter_args(filter), now)
     try:
-        # Queues that are not needed any more promote their due jobs and note the request.
-        for queue in asked:
-            given, aftermath = await _take_from(core, queue, session, request, len(taken), want, wanted, now)
-            taken += given
-            left.append((queue, aftermath))
+        if share * len(asked) <= want:
+            await taker.take_shares(asked, share)
+        else:
+            # Queues that are not needed any more promote their due jobs and note the request.
+            for queue in asked:
+                await taker.take_from([(queue, len(taker.taken), min(share, want - len(taker.taken)))])
     except SessionLost:
         core.requests[session] = before  # this request had no effect
         raise
-    await follow_up_all(core, left, now)
-    return taken
+    await follow_up_all(core, taker.aftermaths, now)
+    return taker.taken
 
 
 async def _queues_to_ask(
@@ -73,7 +78,7 @@ async def _queues_to_ask(
 
 async def _last_request(core: Core, session: str, now: int | None) -> tuple[int, tuple[str, ...]]:
     """The last request of a session that another broker object took for."""
-    state, *facts = await core.call(core.on_own("session_enrol", now, session, ""))
+    state, *facts = await core.call(core.on_own("session_enrol", now, session))
     if state != b"ok":
         raise SessionLost(session)
     names = [name.decode() for name in facts[3]]
@@ -87,34 +92,57 @@ async def _last_request(core: Core, session: str, now: int | None) -> tuple[int,
     return last, tuple(name for request, _, name in sorted(requests) if request == last)
 
 
-async def _take_from(
-    core: Core,
-    queue: str,
-    session: str,
-    request: int,
-    offset: int,
-    want: int,
-    wanted: tuple[int, bytes, bytes],
-    now: int | None,
-) -> tuple[list[Taken], Any]:
-    def call(enrol: str) -> Command:
-        left = max(0, want - offset)
-        return core.on_queue("take", queue, now, session, request, offset, left, *wanted, enrol)
+class _Taker:
+    """One take: what it has asked the queues for, and got."""
 
-    reply = await core.call(call(""))
-    if reply[0] == b"unknown":
-        state, *facts = await core.call(core.on_own("session_enrol", now, session, queue))
+    def __init__(
+        self, core: Core, session: str, request: int, wanted: tuple[int, bytes, bytes], now: int | None
+    ) -> None:
+        self._core, self._session, self._request, self._wanted = core, session, request, wanted
+        self._now = now
+        self.taken: list[Taken] = []
+        self.aftermaths: list[tuple[str, Any]] = []
+
+    async def take_shares(self, queues: Sequence[str], share: int) -> None:
+        """Ask many queues at once."""
+        asks = [(queue, place * share, share) for place, queue in enumerate(queues)]
+        for first in range(0, len(asks), STEP):
+            await self.take_from(asks[first : first + STEP])
+
+    async def take_from(self, asks: Sequence[tuple[str, int, int]]) -> None:
+        """Of each queue: the number of jobs that earlier queues may have given, and the number wanted."""
+        core = self._core
+        replies = await core.calls([self._call(*ask) for ask in asks])
+        unknown = [place for place, reply in enumerate(replies) if reply[0] == b"unknown"]
+        if unknown:
+            lease = await self._enrol([asks[place][0] for place in unknown])
+            calls = [self._call(*asks[place], lease) for place in unknown]
+            for place, reply in zip(unknown, await core.calls(calls), strict=True):
+                replies[place] = reply
+        for (queue, _, _), reply in zip(asks, replies, strict=True):
+            await self._read(queue, reply)
+
+    def _call(self, queue: str, offset: int, want: int, lease: str = "") -> Command:
+        args = (self._session, self._request, offset, max(0, want), *self._wanted, lease)
+        return self._core.on_queue("take", queue, self._now, *args)
+
+    async def _enrol(self, queues: Sequence[str]) -> str:
+        """List the queues with the session, before they hear of it; its lease."""
+        call = self._core.on_own("session_enrol", self._now, self._session, *queues)
+        state, *facts = await self._core.call(call)
         if state != b"ok":
-            raise SessionLost(session)
-        reply = await core.call(call(f"{facts[0]},{facts[1].decode()},{facts[2].decode()}"))
-    if reply[0] == b"lost":
-        raise SessionLost(session)
-    if reply[0] == b"old":
-        raise InvalidInput("request", request, f"{reply[1]} was the last; it only counts up")
-    kind, given, aftermath = reply
-    if kind == b"fresh":
-        return await _read_fresh(core, queue, session, given, now), aftermath
-    return await _read_taken(core, queue, session, given, now), aftermath
+            raise SessionLost(self._session)
+        return f"{facts[0]},{facts[1].decode()},{facts[2].decode()}"
+
+    async def _read(self, queue: str, reply: Any) -> None:
+        if reply[0] in (b"lost", b"unknown"):
+            raise SessionLost(self._session)
+        if reply[0] == b"old":
+            raise InvalidInput("request", self._request, f"{reply[1]} was the last; it only counts up")
+        kind, given, aftermath = reply
+        read = _read_fresh if kind == b"fresh" else _read_taken
+        self.taken += await read(self._core, queue, self._session, given, self._now)
+        self.aftermaths.append((queue, aftermath))
 
 
 async def _read_fresh(

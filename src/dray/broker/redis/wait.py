@@ -17,12 +17,15 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from dray.broker.redis.core import Core
 from dray.broker.redis.encoding import read_ended
 from dray.broker.redis.pubsub import Subscriber
 from dray.broker.redis.router import Command, command
+from dray.broker.redis.standing_wait import MARK, QUEUES_MIN, StandingWait
 from dray.broker.redis.take import filter_args
-from dray.broker.verbs import Interest, Wake
+from dray.broker.verbs import Filter, Interest, Wake
 from dray.errors import BrokerAway, BrokerError
 from dray.job import Record
 
@@ -30,8 +33,10 @@ SLICE: Final = 5.0
 CLUSTER_SLICE: Final = 1.0
 ASK_AGAIN: Final = 1.0
 """Seconds for which a known session is not looked up again; its notifications wake it."""
-_MARK: Final = 1_000_000
-"""The mark of a sleep in a queue: number of the sleep times this, plus the queue's place in the interest."""
+LOOK_FIRST: Final = 4
+"""More queues than these are looked at for emptiness first, which costs a twentieth of a script each."""
+STANDING_MAX: Final = 60.0
+"""Seconds after which a standing wait that is not used is given up."""
 
 
 class Waits:
@@ -49,12 +54,23 @@ class Waits:
         """Subscribed watchers whose mail was fetched, with the connection's `breaks` then."""
         self._known: dict[str, tuple[float, int]] = {}
         """When a session was last known, with the connection's `breaks` then."""
+        self._standing: dict[str, StandingWait] = {}
+        """By session."""
+        self._by_channel: dict[str, StandingWait] = {}
+        subscriber.on_message = self._message_came
 
     async def wait(self, interest: Interest, timeout: float) -> Wake:
         if timeout <= 0:
             self._subscriber.receive()
             received = self._received(interest)
+            standing = self._standing.get(interest.session or "")
+            if standing is not None and standing.filter == interest.filter:
+                received = _both(received, standing.news(interest.queues))
+                interest = replace(interest, queues=standing.unknown(interest.queues))
             return _both(received, (await self._check(interest, "", 0))[0])
+        if interest.session is not None and self._can_stand(interest):
+            standing = await self._stand(interest.session, interest.filter)
+            return await standing.wait(interest.queues, timeout, self._slice)
         try:
             waiter = self._free.pop()
         except IndexError:
@@ -73,7 +89,7 @@ class Waits:
         channels = self._channels(interest, waiter)
         asleep: list[str] = []
         wake, checked, woken = Wake(), False, False
-        number = next(self._sleeps) % _MARK
+        number = next(self._sleeps) % MARK
         try:
             while wake == Wake():
                 await self._subscriber.subscribe(channels)
@@ -105,8 +121,8 @@ class Waits:
         if nap == self._slice and self._subscriber.counter(channels) == counter:
             await self._subscriber.check()
         messages = self._subscriber.messages(channels[0])
-        marks = [int(message[1:]) for message in messages if message[1:].isdigit()]
-        places = sorted({mark % _MARK for mark in marks if mark // _MARK == number})
+        marks = [int(message[1:]) for message in messages if message[:1] == b"w"]
+        places = sorted({mark % MARK for mark in marks if mark // MARK == number})
         queues = tuple(interest.queues[place] for place in places)
         return _both(Wake(work=bool(queues), queues=queues), self._received(interest))
 
@@ -171,8 +187,41 @@ class Waits:
         calls = [command(key, "HDEL", key, waiter) for key in keys]
         await (self._core.router.post(calls) if hurry else self._core.calls(calls))
 
+    # waits of workers in many queues
+
+    def _can_stand(self, interest: Interest) -> bool:
+        """Only on a loop, which passes wake-ups on while the worker is busy."""
+        many = len(interest.queues) >= QUEUES_MIN
+        return many and interest.watcher is None and not self._core.blocking
+
+    async def _stand(self, session: str, filter: Filter) -> StandingWait:
+        standing = self._standing.get(session)
+        if standing is not None and standing.filter == filter:
+            return standing
+        old = [name for name, one in self._standing.items() if name == session or _is_over(one)]
+        for name in old:
+            await self.leave(name)
+        waiter, number = f"{self._core.name}.{next(self._names)}", next(self._sleeps) % MARK
+        standing = StandingWait(self._core, self._subscriber, session, filter, waiter, number)
+        self._standing[session] = self._by_channel[self._core.keys.waiter_channel(waiter)] = standing
+        return standing
+
+    async def leave(self, session: str) -> None:
+        """The session waits no more."""
+        standing = self._standing.pop(session, None)
+        if standing is not None:
+            await standing.leave()
+            self._by_channel.pop(self._core.keys.waiter_channel(standing.waiter), None)
+
+    def _message_came(self, channel: str) -> None:
+        standing = self._by_channel.get(channel)
+        if standing is not None:
+            standing.message_came()
+
     async def finish(self) -> None:
         """Finish before the connection is closed."""
+        for session in list(self._standing):
+            await self.leave(session)
         if self._leaving:
             await asyncio.gather(*self._leaving)
 
@@ -214,6 +263,10 @@ class Waits:
         self._places[interest.session, interest.watcher] = places
 
 
+def _is_over(standing: StandingWait) -> bool:
+    return not standing.waiting and time.monotonic() - standing.used_at > STANDING_MAX
+
+
 def _both(one: Wake, other: Wake) -> Wake:
     if one == Wake():
         return other
@@ -252,12 +305,15 @@ class _Check:
         interest, core = self._interest, self._core
         session, watcher = interest.session, interest.watcher
         key = f"{core.keys.own}w:{watcher}"
+        if not self._waiter:  # else a script is needed in each, which registers the sleeper
+            queues = await self._not_empty(queues, "index", "due", "offer", *self._notifications)
+        elsewhere = await self._not_empty(elsewhere, *self._notifications)
         checks = [self._call(name, self._waiter, 1, place) for place, name in enumerate(queues)]
         checks += [self._call(name, "", 0) for name in elsewhere]
         mail = [core.on_queue("collect_finished", name, None, watcher or "") for name in watched]
         if self.knows_session:
             session = None
-        ask = [] if session is None else [core.on_own("session_enrol", None, session, "")]
+        ask = [] if session is None else [core.on_own("session_enrol", None, session)]
         ask += [] if watcher is None else [command(key, "SMEMBERS", key)]
         replies = await core.calls([*checks, *mail, *ask])
         self._read(queues, replies[: len(checks)])
@@ -269,10 +325,24 @@ class _Check:
         if watcher is not None:
             self.watched = sorted(name.decode() for name in next(answers))
 
+    @property
+    def _notifications(self) -> tuple[str, str]:
+        """The keys that a queue has if there are notifications for the session."""
+        return "asked", f"v:{self._interest.session}"
+
+    async def _not_empty(self, queues: Sequence[str], *keys: str) -> Sequence[str]:
+        """The queues that have one of the keys; if they are few, all of them."""
+        if len(queues) <= LOOK_FIRST:
+            return queues
+        prefixes = [self._core.keys.queue(name) for name in queues]
+        looks = [command(prefix, "EXISTS", *(prefix + key for key in keys)) for prefix in prefixes]
+        found = await self._core.calls(looks)
+        return [name for name, number in zip(queues, found, strict=True) if number]
+
     def _call(self, queue: str, waiter: str, work: int, place: int = 0) -> Command:
         interest = self._interest
         args = (waiter, self._length, interest.session or "", work, *filter_args(interest.filter))
-        return self._core.on_queue("check_for_work", queue, None, *args, self._sleep * _MARK + place)
+        return self._core.on_queue("check_for_work", queue, None, *args, self._sleep * MARK + place)
 
     def _read(self, queues: Sequence[str], replies: Sequence[Any]) -> None:
         for place, (work, notified, until) in enumerate(replies):

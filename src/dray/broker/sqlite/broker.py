@@ -198,7 +198,14 @@ class SqliteBroker(BaseBroker):
         return accepted
 
     async def _take(
-        self, session: str, request: int, queues: Sequence[str], filter: Filter, want: int, now: int | None
+        self,
+        session: str,
+        request: int,
+        queues: Sequence[str],
+        filter: Filter,
+        want: int,
+        share: int,
+        now: int | None,
     ) -> list[Taken]:
         def work(tx: Transaction) -> list[Taken]:
             row = tx.db.execute(SQL["find_session"], (tx.ns, session)).fetchone()
@@ -209,7 +216,7 @@ class SqliteBroker(BaseBroker):
                 raise InvalidInput("request", request, f"{last} was the last; it only counts up")
             if request == last:
                 return retake(tx, id, _decode_reply(reply))
-            return _take(tx, id, request, queues, filter, want)
+            return _take(tx, id, request, queues, filter, want, share)
 
         return await self._write(work, now)
 
@@ -384,13 +391,13 @@ def _session(tx: Transaction, name: str) -> int:
 
 
 def _take(
-    tx: Transaction, session: int, request: int, queues: Sequence[str], filter: Filter, want: int
+    tx: Transaction, session: int, request: int, queues: Sequence[str], filter: Filter, want: int, share: int
 ) -> list[Taken]:
     given: list[Given] = []
     for name in queues:
         queue = tx.queue(name)
         if queue is not None:
-            given += take_from(tx, queue, session, filter, want - len(given))
+            given += take_from(tx, queue, session, filter, min(share, want - len(given)))
     reply = encode([(one.seq, one.taken.run) for one in given])
     tx.db.execute(SQL["remember_reply"], (request, reply, session))
     return [one.taken for one in given]

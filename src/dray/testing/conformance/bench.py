@@ -227,12 +227,20 @@ class Worker:
         return await self.take_again(want, queues, filter)
 
     async def take_again(
-        self, want: int = 1, queues: Sequence[str] = ("default",), filter: Filter | None = None
+        self,
+        want: int = 1,
+        queues: Sequence[str] = ("default",),
+        filter: Filter | None = None,
+        share: int | None = None,
     ) -> list[Taken]:
         """Repeat the last request, as after a lost reply."""
         return await self.broker.take(
-            self.session, self.request, queues, filter or Filter(), want, now=self.clock.now
+            self.session, self.request, queues, filter or Filter(), want, share=share, now=self.clock.now
         )
+
+    async def take_shares(self, want: int, queues: Sequence[str], share: int) -> list[str]:
+        self.request += 1
+        return [taken.job.id for taken in await self.take_again(want, queues, share=share)]
 
     async def take_ids(
         self, want: int = 1, queues: Sequence[str] = ("default",), filter: Filter | None = None

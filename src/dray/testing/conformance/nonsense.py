@@ -93,8 +93,10 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def take(session: Any = "ann", request: Any = 9, queue: Any = "default", want: Any = 1) -> Call:
-    return lambda broker: broker.take(session, request, [queue], Filter(), want)
+def take(
+    session: Any = "ann", request: Any = 9, queue: Any = "default", want: Any = 1, share: Any = None
+) -> Call:
+    return lambda broker: broker.take(session, request, [queue], Filter(), want, share=share)
 
 
 def take_filter(**fields: Any) -> Call:
@@ -147,6 +149,8 @@ CALLS: list[tuple[str, Call]] = [
     ("want", take(want=-1)),
     ("want", take(want=1 << 40)),
     ("want", take(want="many")),
+    ("share", take(share=0)),
+    ("share", take(share="fair")),
     ("priority", take_filter(priorities=frozenset({10}))),
     ("priority", take_filter(priorities=frozenset({"high"}))),
     ("tasks", take_filter(tasks="work")),

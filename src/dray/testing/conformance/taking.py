@@ -37,6 +37,32 @@ class TestOrder(Theme):
         assert len(await ann.take(100, ["default", "other"])) == 3
         assert await ann.take(100, ["default", "other"]) == []
 
+    async def test_with_a_share_each_queue_gives_that_many_at_most(self, bench: Bench) -> None:
+        for queue in "xyz":
+            await bench.put(*(job(f"{queue}{n}", queue=queue) for n in range(4 if queue != "y" else 1)))
+        ann = await bench.worker()
+        first = await ann.take_shares(6, ["x", "y", "z"], 2)
+        assert first == ["x0", "x1", "y0", "z0", "z1"]
+        assert [taken.job.id for taken in await ann.take_again(6, ["x", "y", "z"], share=2)] == first
+        assert await ann.take_shares(3, ["x", "y", "z"], 2) == ["x2", "x3", "z2"], "never more than wanted"
+        assert await ann.take_shares(9, ["x", "y", "z"], 3) == ["z3"]
+
+    async def test_a_share_obeys_limits_and_priorities_of_each_queue(self, bench: Bench) -> None:
+        await bench.put(job("low", queue="x", priority=9), job("high", queue="x", priority=0))
+        await bench.put(*(job(f"one{n}", queue="y", max_running=1) for n in range(3)))
+        ann = await bench.worker()
+        assert await ann.take_shares(4, ["y", "x"], 2) == ["one0", "high", "low"]
+
+    async def test_of_many_tasks_those_whose_next_jobs_waited_longest_go_first(self, bench: Bench) -> None:
+        names = [f"task{n * 37 % 150}" for n in range(150)]
+        await bench.put(*(job(name, name, priority=n % 2) for n, name in enumerate(names)))
+        await bench.put(*(job(f"{name}-later", name, priority=0) for name in names))
+        ann = await bench.worker()
+        taken = [(await ann.take_ids())[0] for _ in range(80)]
+        assert taken == [*names[::2], *(f"{name}-later" for name in names[:5])]
+        only = Filter(tasks=frozenset({names[-1]}))
+        assert await ann.take_ids(5, filter=only) == [f"{names[-1]}-later", names[-1]]
+
     async def test_of_two_tasks_the_one_whose_next_job_waited_longer_goes_first(self, bench: Bench) -> None:
         await bench.put(job("a", "one"), job("b", "two"), job("c", "one"), job("d", "two"))
         ann = await bench.worker()

@@ -241,7 +241,11 @@ class Executor(Runs):
                 await asyncio.sleep(0.001)
                 return
         request = turns.next_request(want, repeats)
-        taken = await session.take(request.queues, self._filter, request.want) if request.queues else []
+        taken = (
+            await session.take(request.queues, self._filter, request.want, request.share)
+            if request.queues
+            else []
+        )
         if self._rate is not None:
             self._rate.give_back(want - len(taken))
         if session is not self._session:

@@ -52,13 +52,17 @@ class Session:
             raise SessionOver
         return heard
 
-    async def take(self, queues: Sequence[str], filter: Filter, want: int) -> list[Taken]:
+    async def take(
+        self, queues: Sequence[str], filter: Filter, want: int, share: int | None = None
+    ) -> list[Taken]:
         """Take jobs; a take without an answer is repeated as it was."""
         if not self.unanswered:
             self._request += 1
             self.unanswered = want
         try:
-            taken = await self._broker.take(self.name, self._request, queues, filter, self.unanswered)
+            taken = await self._broker.take(
+                self.name, self._request, queues, filter, self.unanswered, share=share
+            )
         except InvalidInput:
             # Another process used this session's name with a higher number.
             log.exception("take %d of session %s was refused", self._request, self.name)

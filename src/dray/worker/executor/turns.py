@@ -1,9 +1,9 @@
 """Chooses the queues that an executor asks for jobs, and whose turn it is.
 
 A queue that stands alone at its place in the list is asked with every take, in the order of the list. Queues
-that share a place (those of a pattern, or those that the app's tasks name) take turns: one of them is asked
-per take, for a share of the wanted jobs, and only if it is known to have work. A wait at the broker tells
-which have work; while the executor is too busy to wait, a look from time to time does.
+that share a place (those of a pattern, or those that the app's tasks name) take turns: a few of them are
+asked per take, each for a share of the wanted jobs, and only if known to have work. A wait at the broker
+tells which have work; while the executor is too busy to wait, a look from time to time does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from dray.app import App
@@ -46,11 +48,13 @@ def queues_of(app: App) -> dict[str, bool]:
 
 
 class TakeRequest(NamedTuple):
-    """The next take: the queues to ask, for how many jobs, and the queue whose turn it is."""
+    """The next take: the queues to ask, for how many jobs, and for how many of each if all take turns."""
 
     queues: tuple[str, ...]
     want: int
-    turn: str | None = None
+    turns: tuple[str, ...] = ()
+    """Those of the queues whose turn it is."""
+    share: int | None = None
 
 
 class Turns:
@@ -163,18 +167,30 @@ class Turns:
         for stage, hot in zip(self._stages, self._hot, strict=True):
             if len(stage) == 1:
                 queues += stage
-            elif hot:
+            elif hot and queues:  # a broker asks those that are listed before the turn's queue first
                 turn = next(iter(hot))
                 share = max(self._least, -(-want // len(hot)))
-                return TakeRequest((*queues, turn), min(want, share), turn)
+                return TakeRequest((*queues, turn), min(want, share), (turn,))
+            elif hot:
+                turns = tuple(islice(hot, max(1, want // self._least)))
+                share = max(1, want // len(turns))
+                return TakeRequest(turns, min(want, share * len(turns)), turns, share)
         return TakeRequest(tuple(queues), want)
 
     def took(self, request: TakeRequest, taken: Sequence[Taken]) -> bool:
         """Note the result of a take; true if there may be more jobs."""
         full = len(taken) == request.want > 0
-        for hot in self._hot:
-            if request.turn in hot and not (full and taken[-1].job.queue != request.turn):
-                del hot[request.turn]
-                if full:
-                    hot[request.turn] = None
+        if request.share is not None:
+            given = Counter(one.job.queue for one in taken)
+            for queue in request.turns:
+                self._had_turn(queue, has_more=given[queue] == request.share)
+        elif request.turns and not (full and taken[-1].job.queue != request.turns[0]):
+            self._had_turn(request.turns[0], has_more=full)
         return (full and bool(request.queues)) or any(self._hot)
+
+    def _had_turn(self, queue: str, has_more: bool) -> None:
+        for hot in self._hot:
+            if queue in hot:
+                del hot[queue]
+                if has_more:
+                    hot[queue] = None

@@ -13,6 +13,11 @@ for _, id in ipairs(call('ZRANGE', Q .. 'waiting', 0, -1)) do stand(id, 'w') end
 for _, text in ipairs(call('ZRANGE', Q .. 'due', 0, -1)) do stand(id_of(text), 'd') end
 for _, text in ipairs(call('ZRANGE', Q .. 'ended', 0, -1)) do stand(id_of(text), 'e') end
 for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, -1)) do
+  local group = call('ZRANGE', Q .. 'r:' .. class, 0, 0)[1]
+  local head = group and call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')[2]
+  if head and tonumber(call('ZSCORE', Q .. 'index', class)) ~= rank(class, head) then
+    say('class ', class, ' is not at its place in the index')
+  end
   for _, kind in ipairs({ '', 'b' }) do
     for _, group in ipairs(call('ZRANGE', Q .. 'r' .. kind .. ':' .. class, 0, -1)) do
       local lanes = call('ZRANGE', Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, 0, -1, 'WITHSCORES')

@@ -1,4 +1,5 @@
 -- base: the beginning of every script that works on a queue.
+-- uses: plain
 --
 -- KEYS[1]  the queue's prefix `dray:{namespace:queue}:`. Every key of a queue begins with it, so a queue is one slot
 -- ARGV[1]  now in ms; '' means the server's clock
@@ -11,7 +12,8 @@
 -- `feed`    STREAM number-0 -> a at, e events: one "<kind><run> <id>" per line. 10,000 entries are kept, fewer where
 --           they are long: about 200,000 events
 --
--- Events, counts per state, slots in use and wake-ups are collected while a script runs; `close` writes them once.
+-- Events, counts per state, slots in use, wake-ups and the classes whose next job may have changed (`touched`) are
+-- collected while a script runs; `close` writes them once.
 -- Kinds of event are single letters, see read.py.
 local Q, call = KEYS[1], redis.call
 local now = tonumber(ARGV[1])
@@ -23,6 +25,7 @@ end
 local at = string.format('%.0f', now)
 local events, counted, slots = {}, {}, {}
 local woken = { ready = {}, due = nil, all = false }
+local touched, index_touched = {}, nil
 
 local function note(kind, id, run)
   events[#events + 1] = run and kind .. run .. ' ' .. id or kind .. '0 ' .. id
@@ -57,45 +60,22 @@ local function channel(kind, name)
   return 'dray:' .. string.match(Q, '{(.-):') .. ':' .. kind .. ':' .. name
 end
 
-local function can_run(sleeper, class)
+local function can_run(filter, class)
   local priority, task, version = string.match(class, '^(%d+)|(.-)|(%d+)$')
-  if tonumber(version) > sleeper.v then return false end
-  if sleeper.p and not sleeper.p[priority] then return false end
-  return not sleeper.t or sleeper.t[task] == true
+  if tonumber(version) > filter.v then return false end
+  if filter.p and not filter.p[priority] then return false end
+  return not filter.t or filter.t[task] == true
 end
 
--- Wakes one sleeper per job that became ready, of those that can run it ("w" and the mark of its sleep: there is work;
--- "1": check again). A sleeper whose channel has no subscriber is dead, and the next one is woken.
+-- Wakes one sleeper per job that became ready, of those that can run it.
 local function wake_sleepers()
-  if not (woken.all or woken.due or next(woken.ready)) then return end
-  local asleep = call('HGETALL', Q .. 'sleep')
-  if #asleep == 0 then return end
-  local sleepers = {}
-  for i = 1, #asleep, 2 do
-    local sleeper = cjson.decode(asleep[i + 1])
-    sleeper.name = asleep[i]
-    sleepers[#sleepers + 1] = sleeper
-  end
-  local function wake(sleeper, message)
-    sleeper.woken = true
-    call('HDEL', Q .. 'sleep', sleeper.name)
-    return call('PUBLISH', channel('b', sleeper.name), message) > 0
-  end
-  for class, jobs in pairs(woken.ready) do
-    for _, sleeper in ipairs(sleepers) do
-      if jobs == 0 then break end
-      if not sleeper.woken and can_run(sleeper, class) and wake(sleeper, 'w' .. (sleeper.k or '')) then
-        jobs = jobs - 1
-      end
-    end
-  end
-  for _, sleeper in ipairs(sleepers) do
-    local early = woken.due and sleeper.u > woken.due
-    if not sleeper.woken and (woken.all or early) then wake(sleeper, '1') end
-  end
+  if not (woken.all or woken.due or next(woken.ready)) or call('EXISTS', Q .. 'sleep') == 0 then return end
+  for class, jobs in pairs(woken.ready) do wake_for_class(class, jobs) end
+  if woken.all then wake_before() elseif woken.due then wake_before(woken.due) end
 end
 
 local function close()
+  if next(touched) then index_touched() end
   if #events > 0 then
     local number, total = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #events)
     local keep = math.max(100, math.min(10000, math.floor(200000 * number / total)))

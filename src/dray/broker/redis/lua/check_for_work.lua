@@ -2,8 +2,6 @@
 -- asked to, registers the waiter as asleep in the same step.
 -- uses: base job lanes
 --
--- `sleep` HASH waiter -> JSON {v, t, p: the filter; u: when it checks again by itself; k: mark of its sleep here}
---
 -- ARGV[3] waiter, or '' to check only  [4] ms it would sleep  [5] session or ''  [6] 1 if work is of interest
 -- ARGV[7..9] filter: version, tasks, priorities  [10] a mark for this sleep
 -- returns {1 if there is work, 1 if there are notifications, ms until a due time or a rate brings work ('' never)}
@@ -28,7 +26,7 @@ end
 local function has_work()
   if call('ZCOUNT', Q .. 'due', '-inf', now) > 0 then return true end
   unblock_due()
-  for _, open in ipairs(open_classes(filter)) do
+  for open in open_classes(filter) do
     if class_room(open.task, declared('class', open.class)) > 0 then return true end
   end
   return put_aside == BLOCK_STEP or has_offer()
@@ -68,6 +66,7 @@ local function first_rate(best)
 end
 
 local work = ARGV[6] == '1' and has_work()
+if next(touched) then index_touched() end
 local notified = session ~= '' and has_notifications()
 if work or notified or ARGV[6] ~= '1' or ARGV[3] == '' then
   if ARGV[3] ~= '' then call('HDEL', Q .. 'sleep', ARGV[3]) end
@@ -77,6 +76,5 @@ local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
 local first = first_rate(tonumber(due))
 local length = tonumber(ARGV[4])
 if first then length = math.min(length, math.max(first - now, 1)) end
-filter.u, filter.k = now + length, tonumber(ARGV[10])
-call('HSET', Q .. 'sleep', ARGV[3], cjson.encode(filter))
+register_sleeper(ARGV[3], now + length, ARGV[10], ARGV[7], ARGV[8], ARGV[9])
 return { 0, 0, first and math.max(first - now, 1) or '' }

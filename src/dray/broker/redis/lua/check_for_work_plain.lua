@@ -1,7 +1,8 @@
 -- check_for_work_plain: the fast path of check_for_work, for a waiter that will sleep because no job is ready, due,
 -- offered or asked to stop, and no run of the session became void. Takes and returns the same.
+-- uses: plain
 local function plainly()
-  local Q, call, waiter, session = KEYS[1], redis.call, ARGV[3], ARGV[5]
+  local waiter, session = ARGV[3], ARGV[5]
   if waiter == '' or ARGV[6] ~= '1' then return end
   if call('EXISTS', Q .. 'index', Q .. 'due', Q .. 'offer', Q .. 'asked', Q .. 'v:' .. session) > 0 then return end
   local now = tonumber(ARGV[1])
@@ -9,10 +10,7 @@ local function plainly()
     local time = call('TIME')
     now = tonumber(time[1] .. string.sub('00000' .. time[2], -6, -4))
   end
-  local tasks, priorities = ARGV[8], ARGV[9]
-  call('HSET', Q .. 'sleep', waiter, '{"v":' .. ARGV[7]
-    .. (tasks ~= '' and ',"t":' .. tasks or '') .. (priorities ~= '' and ',"p":' .. priorities or '')
-    .. string.format(',"u":%.0f,"k":%s}', now + ARGV[4], ARGV[10]))
+  register_sleeper(waiter, now + ARGV[4], ARGV[10], ARGV[7], ARGV[8], ARGV[9])
   return { 0, 0, '' }
 end
 

@@ -1,7 +1,7 @@
 -- lanes: keeps the order of ready jobs and the limits that hold them back (docs/design.md, section 3).
 -- uses: plain
 --
--- `index`    ZSET class -> priority                   class is "priority|task|version"
+-- `index`    ZSET class -> priority, number of its next job (see `rank`)     class is "priority|task|version"
 -- `r:CLASS`  ZSET group -> turn                       the ring: the group whose turn it is comes first
 -- `g:CLASS\nGROUP` ZSET lane -> number of its head    lane is "class\ngroup\nrate key\nrunning key"
 -- `l:LANE`   ZSET id -> number in line
@@ -77,6 +77,7 @@ local function block(lane, until_, cause)
   if cause then call('SADD', Q .. 'bc:' .. cause, lane) end
   call('ZREM', free, lane)
   if call('EXISTS', free) == 0 then call('ZREM', ring, group) end
+  touched[class] = true
 end
 
 local function unblock(lane)
@@ -87,6 +88,7 @@ local function unblock(lane)
   call('ZREM', Q .. 'gb:' .. name, lane)
   if not call('ZSCORE', ring, group) then call('ZADD', ring, call('ZSCORE', Q .. 'rb:' .. class, group), group) end
   if call('EXISTS', Q .. 'gb:' .. name) == 0 then call('ZREM', Q .. 'rb:' .. class, group) end
+  touched[class] = true
 end
 
 local function unblock_due()
@@ -120,8 +122,9 @@ local function lane_add(class, group, lane, entries)
   if not call('ZSCORE', Q .. 'r:' .. class, group) then
     local turn = call('ZSCORE', Q .. 'rb:' .. class, group) or call('HINCRBY', Q .. 'n', 'turn', 1)
     call('ZADD', Q .. 'r:' .. class, turn, group)
-    call('ZADD', Q .. 'index', priority_of(class), class)
+    index_class(class)
   end
+  touched[class] = true
   woken.ready[class] = (woken.ready[class] or 0) + #entries / 2
 end
 
@@ -131,6 +134,7 @@ local function lane_remove(class, group, lane, ids, first)
   local kind = is_blocked(lane) and 'b' or ''
   local lanes, ring = Q .. 'g' .. kind .. ':' .. class .. '\n' .. group, Q .. 'r:' .. class
   local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')[2]
+  touched[class] = true
   if head then return call('ZADD', lanes, head, lane) end
   call('ZREM', lanes, lane)
   call('HDEL', Q .. 'lane', lane)
@@ -262,23 +266,40 @@ local function read_filter(at)
   }
 end
 
--- The classes that the filter allows and that have a free lane, in the order of taking.
+function index_touched()
+  for class in pairs(touched) do index_class(class) end
+  touched = {}
+end
+
+local function in_order(one, other)
+  if one.priority ~= other.priority then return one.priority < other.priority end
+  return one.head < other.head
+end
+
+-- Iterates over the classes that the filter allows and that have a free lane, in the order of taking. They are looked
+-- at in steps: with many tasks a call meets only those whose jobs it hands out.
+local CLASS_STEP = 64
 local function open_classes(filter)
-  local open = {}
-  if setting('pause') then return open end
-  for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, -1)) do
-    local priority, task = string.match(class, '^(%d+)|(.-)|')
-    if can_run(filter, class) and not setting('pause:' .. task) then
-      local free = free_lane(class)
-      if free then
-        free.task, free.priority = task, tonumber(priority)
-        open[#open + 1] = free
+  if next(touched) then index_touched() end
+  local classes, met, open, given = setting('pause') and {} or call('ZRANGE', Q .. 'index', 0, -1), 0, {}, 0
+  local function look()
+    open, given = {}, 0
+    while #open < CLASS_STEP and met < #classes do
+      met = met + 1
+      local priority, task = string.match(classes[met], '^(%d+)|(.-)|')
+      if can_run(filter, classes[met]) and not setting('pause:' .. task) then
+        local free = free_lane(classes[met])
+        if free then
+          free.task, free.priority = task, tonumber(priority)
+          open[#open + 1] = free
+        end
       end
     end
+    table.sort(open, in_order)
   end
-  table.sort(open, function(one, other)
-    if one.priority ~= other.priority then return one.priority < other.priority end
-    return one.head < other.head
-  end)
-  return open
+  return function()
+    if given == #open then look() end
+    given = given + 1
+    return open[given]
+  end
 end

@@ -5,6 +5,19 @@
 local Q, call = KEYS[1], redis.call
 local MORE = '\n\n\n\n{["rmd:,%d%[%]]+}$'
 
+-- The score of a class in `index`: classes stand in the order of taking, by priority, then by their next job.
+local PRIORITY = 2 ^ 49
+local function rank(class, head)
+  return string.match(class, '^%d+') * PRIORITY + head
+end
+
+-- Puts a class at its place in `index`: its next job is the oldest of the group whose turn it is.
+local function index_class(class)
+  local group = call('ZRANGE', Q .. 'r:' .. class, 0, 0)[1]
+  local head = group and call('ZRANGE', Q .. 'g:' .. class .. '\n' .. group, 0, 0, 'WITHSCORES')[2]
+  if head then call('ZADD', Q .. 'index', rank(class, head), class) end
+end
+
 -- GCRA in whole microseconds, as `policy.Rate`. A time too far ahead comes from a clock that went back.
 local function gcra_used(tat, rate, at)
   if tat < at or tat > at + rate[2] * rate[1] + 60000000 then return at end
@@ -33,36 +46,57 @@ local function join(class, entries, turn)
     local before = call('ZSCORE', Q .. 'rb:' .. class, '')
     if not before then turn = turn + 1 end
     call('ZADD', Q .. 'r:' .. class, before or turn, '')
-    call('ZADD', Q .. 'index', string.match(class, '^%d+'), class)
+    if before or call('ZCARD', Q .. 'r:' .. class) > 1 then
+      index_class(class)
+    else
+      call('ZADD', Q .. 'index', rank(class, entries[1]), class)
+    end
   end
   return turn
 end
 
--- Wakes as many sleepers as there are jobs of a class, of those that can run it (see `wake_sleepers`), and strikes them
--- off `asleep`, the content of `sleep`.
-local function wake_for_class(asleep, class, jobs)
-  local channel = 'dray:' .. string.match(Q, '{(.-):') .. ':b:'
-  local priority, task, version = string.match(class, '^(%d+)|(.-)|(%d+)$')
-  for i = 1, #asleep, 2 do
-    if jobs <= 0 then return end
-    local sleeper = asleep[i + 1] and cjson.decode(asleep[i + 1])
-    if sleeper and tonumber(version) <= sleeper.v and (not sleeper.p or sleeper.p[priority])
-      and (not sleeper.t or sleeper.t[task]) then
-      asleep[i + 1] = false
-      call('HDEL', Q .. 'sleep', asleep[i])
-      if call('PUBLISH', channel .. asleep[i], 'w' .. (sleeper.k or '')) > 0 then jobs = jobs - 1 end
-    end
-  end
+-- `sleep` HASH waiter -> "version until mark\npriorities\ntasks": when it checks again by itself, the mark of its sleep
+-- here, and its filter (JSON maps; '' means any; names have no characters that JSON escapes).
+local function register_sleeper(waiter, until_, mark, version, tasks, priorities)
+  local text = string.format('%s %.0f %s\n', version, until_, mark)
+  call('HSET', Q .. 'sleep', waiter, text .. priorities .. '\n' .. tasks)
 end
 
--- Wakes the sleepers whose timeout is after `due`; all of them if `due` is nil.
-local function wake_before(asleep, due)
-  local channel = 'dray:' .. string.match(Q, '{(.-):') .. ':b:'
-  for i = 1, #asleep, 2 do
-    if asleep[i + 1] and (not due or cjson.decode(asleep[i + 1]).u > due) then
-      asleep[i + 1] = false
-      call('HDEL', Q .. 'sleep', asleep[i])
-      call('PUBLISH', channel .. asleep[i], '1')
+-- Strikes a sleeper off and sends it a message. False if it was struck off before, or is dead: nothing listens.
+local function wake(waiter, message)
+  if call('HDEL', Q .. 'sleep', waiter) == 0 then return false end
+  return call('PUBLISH', 'dray:' .. string.match(Q, '{(.-):') .. ':b:' .. waiter, message) > 0
+end
+
+-- Wakes as many sleepers as there are jobs of a class, of those that can run it ("w" and the mark: there is work). A few
+-- are looked at first: mostly any can, and the number of sleepers must not make a put slow.
+local FEW = 4
+local function wake_for_class(class, jobs)
+  local priority, task, version = string.match(class, '^(%d+)|(.-)|(%d+)$')
+  priority, task, version = '"' .. priority .. '":', '"' .. task .. '":', tonumber(version)
+  local function wake_of(asleep)
+    for i = 1, #asleep, 2 do
+      if jobs <= 0 then return end
+      local knows, mark, priorities, tasks = string.match(asleep[i + 1], '^(%d+) %d+ (%d+)\n([^\n]*)\n(.*)$')
+      if knows and version <= tonumber(knows) and (priorities == '' or string.find(priorities, priority, 1, true))
+        and (tasks == '' or string.find(tasks, task, 1, true)) and wake(asleep[i], 'w' .. mark) then
+        jobs = jobs - 1
+      end
     end
+  end
+  if jobs <= FEW then
+    local some = call('HRANDFIELD', Q .. 'sleep', FEW, 'WITHVALUES')
+    wake_of(some)
+    if #some < 2 * FEW then return end
+  end
+  if jobs > 0 then wake_of(call('HGETALL', Q .. 'sleep')) end
+end
+
+-- Wakes the sleepers whose timeout is after `due`; all of them if `due` is nil ("c" and the mark: check again).
+local function wake_before(due)
+  local asleep = call('HGETALL', Q .. 'sleep')
+  for i = 1, #asleep, 2 do
+    local until_, mark = string.match(asleep[i + 1], '^%d+ (%d+) (%d+)')
+    if not due or not until_ or tonumber(until_) > due then wake(asleep[i], 'c' .. (mark or 0)) end
   end
 end

@@ -56,7 +56,7 @@ end
 -- The job that drop-oldest drops: the first in line of the lowest priority that is not above `priority`.
 local function oldest_unimportant(priority)
   local best, first, id
-  for _, class in ipairs(call('ZREVRANGEBYSCORE', Q .. 'index', '+inf', priority)) do
+  for _, class in ipairs(call('ZREVRANGEBYSCORE', Q .. 'index', '+inf', priority * PRIORITY)) do
     if best and priority_of(class) < best then break end
     best = priority_of(class)
     for _, lane in ipairs(all_lanes(class)) do

@@ -89,10 +89,9 @@ local function plainly()
   local ready = #ids - #heads / 2
   if ready > 0 then call('HINCRBY', Q .. 'counts', 'r', ready) end
 
-  local asleep = special and call('HGETALL', Q .. 'sleep') or {}
-  if #asleep > 0 then
-    for _, class in ipairs(order) do wake_for_class(asleep, class, #lanes[class] / 2) end
-    if soonest then wake_before(asleep, soonest) end
+  if special and call('EXISTS', Q .. 'sleep') == 1 then
+    for _, class in ipairs(order) do wake_for_class(class, #lanes[class] / 2) end
+    if soonest then wake_before(soonest) end
   end
   return { n[1] or 0, later and table.concat(states) or 1, { 0, {}, {} } }
 end

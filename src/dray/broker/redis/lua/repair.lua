@@ -97,7 +97,7 @@ local function list_lane(lane)
     call('ZADD', Q .. 'r:' .. class, call('HINCRBY', Q .. 'n', 'turn', 1), group)
   end
   if call('EXISTS', Q .. 'gb:' .. name) == 0 then call('ZREM', Q .. 'rb:' .. class, group) end
-  call('ZADD', Q .. 'index', priority_of(class), class)
+  index_class(class)
   woken.all = true
 end
 
@@ -261,6 +261,13 @@ local function check_lane(class, group, lane, kind, score)
   end
 end
 
+-- A class stands in `index` where its next job says.
+local function check_rank(class)
+  local before = call('ZSCORE', Q .. 'index', class)
+  index_class(class)
+  if call('ZSCORE', Q .. 'index', class) ~= before then note_repair('lane') end
+end
+
 -- Checks lanes from class to group to lane to job. Cursor: ranks of {class, '' or 'b', group, lane, job}.
 local function check_line()
   local at, left = look.line or { 0, '', 0, 0, 0 }, most
@@ -271,6 +278,7 @@ local function check_line()
       break
     end
     left = left - 1
+    if at[2] == '' and at[3] + at[4] + at[5] == 0 then check_rank(class) end
     local ring = Q .. 'r' .. kind .. ':' .. class
     local group = call('ZRANGE', ring, at[3], at[3])[1]
     local lanes = Q .. 'g' .. kind .. ':' .. class .. '\n' .. (group or '')

@@ -62,7 +62,8 @@ end
 local function drop_sleepers()
   local asleep = call('HGETALL', Q .. 'sleep')
   for i = 1, #asleep, 2 do
-    if cjson.decode(asleep[i + 1]).u + 60000 < now then call('HDEL', Q .. 'sleep', asleep[i]) end
+    local until_ = tonumber(string.match(asleep[i + 1], '^%d+ (%d+)') or 0)
+    if until_ + 60000 < now then call('HDEL', Q .. 'sleep', asleep[i]) end
   end
 end
 

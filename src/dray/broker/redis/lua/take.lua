@@ -158,9 +158,9 @@ unblock_due()
 local filter = read_filter(7)
 take_offers(filter)
 if want > 0 then
-  for _, open in ipairs(open_classes(filter)) do
-    if want == 0 or buried >= 100 then break end
+  for open in open_classes(filter) do
     take_class(open)
+    if want == 0 or buried >= 100 then break end
   end
 end
 if #refs > 0 then many('SADD', Q .. 'h:' .. session, refs) end

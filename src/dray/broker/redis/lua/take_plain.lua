@@ -67,7 +67,7 @@ local function plainly()
       or (priorities ~= '' and not string.find(priorities, '"' .. priority .. '":', 1, true)) then
       return nil
     end
-    return { class = class, priority = priority, task = task, lane = class .. '\n\n\n' }
+    return { class = class, task = task, lane = class .. '\n\n\n' }
   end
 
   local fresh, refs, texts, parts = {}, {}, {}, {}
@@ -101,25 +101,21 @@ local function plainly()
     return true
   end
 
-  -- One priority after the other; within one, the class with the oldest head first.
-  local index, i = call('ZRANGE', Q .. 'index', 0, -1), 1
-  while want > 0 and index[i] do
-    local band, priority = {}, string.match(index[i], '^%d+')
-    while index[i] and string.match(index[i], '^%d+') == priority do
-      local part = open(index[i])
+  -- The classes stand in the order of taking; with many tasks, a call meets only those whose jobs it hands out.
+  local from, step = 0, 16
+  while want > 0 do
+    local classes = call('ZRANGE', Q .. 'index', from, from + step - 1)
+    for _, class in ipairs(classes) do
+      local part = want > 0 and open(class)
       if part then
         local groups = call('ZRANGE', Q .. 'r:' .. part.class, 0, 1)
-        local lanes = call('ZRANGE', Q .. 'g:' .. part.class .. '\n', 0, 1, 'WITHSCORES')
-        if #groups ~= 1 or groups[1] ~= '' or #lanes ~= 2 or lanes[1] ~= part.lane then return end
-        part.first = tonumber(lanes[2])
-        band[#band + 1] = part
+        local lanes = call('ZRANGE', Q .. 'g:' .. part.class .. '\n', 0, 1)
+        if #groups ~= 1 or groups[1] ~= '' or #lanes ~= 1 or lanes[1] ~= part.lane then return end
+        if not read(part) then return end
       end
-      i = i + 1
     end
-    if #band > 1 then table.sort(band, function(one, other) return one.first < other.first end) end
-    for _, part in ipairs(band) do
-      if want > 0 and not read(part) then return end
-    end
+    if #classes < step then break end
+    from, step = from + step, 2 * step
   end
 
   local moved = early and early.moved or 0
@@ -131,6 +127,7 @@ local function plainly()
       if part.head then
         call('ZREMRANGEBYRANK', lane, 0, part.took - 1)
         call('ZADD', group, part.head, part.lane)
+        call('ZADD', Q .. 'index', rank(part.class, part.head), part.class)
       else
         call('DEL', lane, group, Q .. 'r:' .. part.class)
         call('ZREM', Q .. 'index', part.class)
@@ -149,9 +146,9 @@ local function plainly()
     local events = #refs > 0 and 't' .. table.concat(refs, '\nt') or ''
     if moved > 0 then
       events = table.concat(early.events, '\n') .. (#refs > 0 and '\n' or '') .. events
-      local asleep = call('HGETALL', Q .. 'sleep')
       -- The jobs it took itself need no other worker.
-      for class, left in pairs(#asleep > 0 and early.ready or {}) do wake_for_class(asleep, class, left) end
+      local asleep = call('EXISTS', Q .. 'sleep') == 1
+      for class, left in pairs(asleep and early.ready or {}) do wake_for_class(class, left) end
     end
     local number, total = call('HINCRBY', Q .. 'n', 'feed', 1), call('HINCRBY', Q .. 'n', 'events', #refs + moved)
     call('XADD', Q .. 'feed', 'MAXLEN', '~', math.max(100, math.min(10000, math.floor(200000 * number / total))),
