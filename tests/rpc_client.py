@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -44,7 +45,7 @@ class Client:
         metadata: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.channel = channel
-        self._metadata = metadata if key is None else (("authorization", f"Bearer {key}"), *metadata)
+        self.metadata = metadata if key is None else (("authorization", f"Bearer {key}"), *metadata)
 
     def start(self, name: str, request: Any = None, *, timeout: float = PATIENCE, **fields: Any) -> Any:
         """The call itself, to be awaited, iterated over or cancelled."""
@@ -56,7 +57,7 @@ class Client:
             request_serializer=type(asked).SerializeToString,
             response_deserializer=getattr(pb, method.output_type.name).FromString,
         )
-        return calling(asked, metadata=self._metadata, timeout=timeout, wait_for_ready=True)
+        return calling(asked, metadata=self.metadata, timeout=timeout, wait_for_ready=True)
 
     async def __call__(
         self, name: str, request: Any = None, *, timeout: float = PATIENCE, **fields: Any
@@ -85,6 +86,84 @@ class Client:
         (job,) = answer.jobs
         assert isinstance(job, pb.HeldJob)
         return job
+
+
+class Worker:
+    """One stream of `Work`, opened with its first message."""
+
+    def __init__(self, client: Client, **start: Any) -> None:
+        method = METHODS["Work"]
+        self.call: Any = client.channel.stream_stream(
+            f"/dray.v1.TaskQueue/{method.name}",
+            request_serializer=_serialized,
+            response_deserializer=pb.WorkReply.FromString,
+        )(metadata=client.metadata, timeout=PATIENCE, wait_for_ready=True)
+        given: dict[str, Any] = {"queues": ["default"], "credits": 10} | start
+        self._start = pb.WorkStart(**given)
+        self.news = pb.WorkReply()
+
+    async def __aenter__(self) -> Worker:
+        await self.say(start=self._start)
+        await self.until(lambda news: news.HasField("started"))
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.call.cancel()
+
+    async def say(self, message: object = None, **fields: Any) -> None:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # why it has ended is read below
+            await self.call.write(pb.WorkRequest(**fields) if message is None else message)
+
+    async def until(self, enough: Callable[[pb.WorkReply], object]) -> pb.WorkReply:
+        """What came and was not looked at yet, once it is enough."""
+        while not enough(self.news):
+            try:
+                reply = await self.call.read()
+            except grpc.aio.AioRpcError as error:
+                raise Failed(error) from None
+            if reply is grpc.aio.EOF:
+                await self._ended()
+            self.news.MergeFrom(reply)
+        return self.news
+
+    async def _next(self, field: str, count: int) -> list[Any]:
+        found = getattr(await self.until(lambda news: len(getattr(news, field)) >= count), field)
+        told = list(found)
+        del found[:]
+        return told
+
+    async def _ended(self) -> None:
+        if await self.call.code() is not grpc.StatusCode.OK:
+            error: Any = grpc.aio.AioRpcError
+            code, details = await self.call.code(), await self.call.details()
+            raise Failed(error(code, (), await self.call.trailing_metadata(), details))
+        raise EOFError("the stream has ended")
+
+    async def jobs(self, count: int = 1) -> list[pb.HeldJob]:
+        return await self._next("jobs", count)
+
+    async def settled(self, count: int = 1) -> list[pb.WorkSettled]:
+        return await self._next("settled", count)
+
+    async def stops(self, count: int = 1) -> list[pb.WorkStop]:
+        return await self._next("stops", count)
+
+    async def ack(self, *jobs: pb.HeldJob, result_json: str = "") -> list[pb.WorkSettled]:
+        await self.say(acks=[pb.WorkAck(id=job.id, run=job.run, result_json=result_json) for job in jobs])
+        return await self.settled(len(jobs))
+
+    async def fails(self) -> Failed:
+        """How the stream fails."""
+        try:
+            await self.until(lambda news: False)
+        except Failed as failed:
+            return failed
+        raise AssertionError("it did not fail")
+
+
+def _serialized(message: Any) -> bytes:
+    """A message; bytes are sent as they are, to try what the server makes of them."""
+    return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 class Stage:

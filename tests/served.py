@@ -133,8 +133,17 @@ class Served:
             return app.keys.create("-".join(roles), roles, **limits).secret
 
 
+def without_httptools(folder: Path) -> dict[str, str]:
+    """An environment in which httptools cannot be imported, as where only h11 is installed."""
+    folder.mkdir(exist_ok=True)
+    (folder / "httptools.py").write_text('raise ImportError("not installed")\n')
+    return {"PYTHONPATH": str(folder)}
+
+
 @contextlib.contextmanager
-def serving(kind: str, folder: Path, *options: str, **settings: str) -> Iterator[Served]:
+def serving(
+    kind: str, folder: Path, *options: str, environ: dict[str, str] | None = None, **settings: str
+) -> Iterator[Served]:
     """A server of a broker of this kind: `sqlite` or `valkey`."""
     with contextlib.ExitStack() as stack:
         if kind == "sqlite":
@@ -143,6 +152,7 @@ def serving(kind: str, folder: Path, *options: str, **settings: str) -> Iterator
             need(kind)
             broker = f"redis://127.0.0.1:{stack.enter_context(running(kind, folder / 'redis')).port}/0"
         served = Served(folder, broker, *options, **settings)
+        served.environ |= environ or {}
         served.start()
         try:
             yield served

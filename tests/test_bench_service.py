@@ -38,6 +38,9 @@ def test_every_case_is_measured_on_both_brokers_and_on_the_floor(results: Result
         ("gRPC: Enqueue", 4),
         ("gRPC: EnqueueBatch of 10", 8),
         ("gRPC: FetchAndHold and Ack", 8),
+        ("gRPC: Work", 1),
+        ("gRPC: Work", 8),
+        ("gRPC: Work, from Node", 1),
     ]
     for row in results.requests.rows:
         wanted = {FLOOR, "SQLite", "Valkey"}

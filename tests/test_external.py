@@ -13,7 +13,7 @@ import pytest
 import redis_server
 
 from dray import App, InvalidInput, LeaseLost, State, TooLarge
-from dray.admin.external import HeldJob
+from dray.admin.held_job import HeldJob
 from dray.broker.verbs import Beat, Broker, run_blocking
 from dray.codec import compression
 from dray.documents.lease_token import read_token

@@ -270,6 +270,7 @@ ROLES = {
     "Ack": "work",
     "Nack": "work",
     "Extend": "work",
+    "Work": "work",
     "ListQueues": "read",
     "WatchEvents": "read",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,6 @@ from redis_server import free_port, wait_until
 from dray.app import App
 from dray.errors import JobFailed
 from dray.handle import gather
-from dray.job import State
 
 JOBS = 300
 KILLS = 10
@@ -79,7 +79,7 @@ def test_the_example_counts_words_rejects_and_stops_when_told(folder: Path, app:
         assert told is None or told.total == 8
         assert slow.get(timeout=60) == list("ABCDEFGH")
         last = node.enqueue("words.each", "a b c", pause=0.3)
-        wait_until(lambda: last.status() is not State.READY, "it does not start")
+        wait_until(lambda: last.info().progress, "it does not start")  # running may mean: on its way
         assert worker.end() == 0
         assert last.get(timeout=5) == ["A", "B", "C"], "what ran when it was told to stop was finished"
     finally:
@@ -126,32 +126,60 @@ def test_no_job_is_lost_and_no_completion_counts_twice_when_workers_are_killed(
     )
 
 
+def test_a_frozen_worker_loses_its_jobs_and_what_it_says_later_does_not_count(
+    folder: Path, app: App, tmp_path: Path
+) -> None:
+    (folder / "chaos.js").write_text(CHAOS)
+    notes = tmp_path / "notes"
+    notes.touch()
+    crew = Crew(folder, tmp_path, f"127.0.0.1:{free_port()}", notes)
+    try:
+        crew.start(workers=1)
+        jobs = app.enqueue_many([app.using().call("count.up", n, pause=0.5) for n in (1, 2, 4, 5)])
+        wait_until(lambda: len(crew.noted()) == 4, "they do not start")
+        (frozen,) = crew.workers
+        frozen.process.send_signal(signal.SIGSTOP)
+        crew.hire()
+        assert gather(jobs, timeout=60) == [2, 4, 8, 10]
+        said = len(crew.noted())
+        frozen.process.send_signal(signal.SIGCONT)
+        later = app.enqueue_many([app.using().call("count.up", n, pause=0.1) for n in range(20, 28)])
+        assert gather(later, timeout=60)
+        wait_until(lambda: len(crew.finished()) == 12, "not all are acked")
+        assert len(crew.noted()) > said
+    finally:
+        crew.end()
+    acks = Counter(n for what, n in crew.noted() if what == "STATE_SUCCEEDED")
+    assert set(acks.values()) == {1}, "the frozen worker was answered that it completed jobs of another"
+    assert [job.info().failures for job in jobs] == [0] * 4
+
+
 class Crew:
-    """Three workers and their server."""
+    """Workers and their server."""
 
     def __init__(self, folder: Path, home: Path, address: str, notes: Path) -> None:
         self._folder, self._home, self._address, self._notes = folder, home, address, notes
-        self._workers: list[Process] = []
+        self.workers: list[Process] = []
         self._number = 0
 
-    def start(self) -> None:
+    def start(self, workers: int = 3) -> None:
         self._server = node_worker.server(self._home, "shop:app", self._address, self._home / "server.log")
         self._server.says("grpc://")
-        for _ in range(3):
-            self._hire()
+        for _ in range(workers):
+            self.hire()
 
-    def _hire(self) -> None:
+    def hire(self) -> None:
         self._number += 1
         log = self._home / f"worker-{self._number}.log"
         environ = {"DRAY_GRPC": self._address, "NOTES": str(self._notes)}
-        self._workers.append(Process([node_worker.program("node"), "chaos.js"], self._folder, log, **environ))
+        self.workers.append(Process([node_worker.program("node"), "chaos.js"], self._folder, log, **environ))
 
     def noted(self) -> list[tuple[str, int]]:
         lines = [json.loads(line) for line in self._notes.read_text().splitlines()]
         return [(line["what"], line["n"]) for line in lines]
 
-    def finished(self) -> int:
-        return len({n for what, n in self.noted() if what == "STATE_SUCCEEDED"})
+    def finished(self) -> set[int]:
+        return {n for what, n in self.noted() if what == "STATE_SUCCEEDED"}
 
     def _busy(self) -> list[int]:
         """Processes in the middle of a job."""
@@ -162,23 +190,23 @@ class Crew:
 
     def strike(self, dice: random.Random, after: int) -> None:
         """Once so many jobs are finished, kill one that is at work and hire another; once, the server too."""
-        wait_until(lambda: self.finished() >= after, "the work does not go on", 120)
+        wait_until(lambda: len(self.finished()) >= after, "the work does not go on", 120)
         victim = self._victim(dice)
         victim.kill()
-        self._workers.remove(victim)
+        self.workers.remove(victim)
         if self._number == 3 + KILLS // 2:
             self._server.kill()
             self._server = node_worker.server(
                 self._home, "shop:app", self._address, self._home / "server-2.log"
             )
             self._server.says("grpc://")
-        self._hire()
+        self.hire()
 
     def _victim(self, dice: random.Random) -> Process:
         end = time.monotonic() + 60
         while True:
             busy = self._busy()
-            at_work = [worker for worker in self._workers if worker.process.pid in busy]
+            at_work = [worker for worker in self.workers if worker.process.pid in busy]
             if at_work:
                 return dice.choice(at_work)
             assert time.monotonic() < end, "nobody works"
@@ -186,11 +214,11 @@ class Crew:
 
     def end(self) -> None:
         try:
-            for worker in self._workers:
+            for worker in self.workers:
                 worker.says("ready")  # before, a signal would end it in no order at all
-            codes = [worker.end() for worker in self._workers]
+            codes = [worker.end() for worker in self.workers]
             assert self._server.end() == 0
             assert codes == [0] * len(codes)
         finally:
-            for process in (*self._workers, self._server):
+            for process in (*self.workers, self._server):
                 process.kill()

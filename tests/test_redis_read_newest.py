@@ -129,6 +129,19 @@ def test_jobs_that_are_older_than_the_feed_come_last_and_once(server: Server, li
     asyncio.run(main())
 
 
+def test_a_page_may_end_within_a_lane_of_very_many_old_jobs(server: Server) -> None:
+    async def main() -> None:
+        broker = await connect(f"redis://127.0.0.1:{server.port}", "lanes")
+        old = await put(broker, 2500, size=2500)
+        core: Core = broker._core  # type: ignore[attr-defined]
+        key = core.keys.queue("a") + "feed"
+        await core.call(command(key, "DEL", key))
+        assert sorted(names(await all_pages(broker, Query(), 250))) == old
+        await broker.close()
+
+    asyncio.run(main())
+
+
 def test_a_search_for_new_jobs_ends_before_the_old_ones(server: Server) -> None:
     async def main() -> None:
         broker = await connect(f"redis://127.0.0.1:{server.port}", "since")

@@ -22,7 +22,8 @@ from uvicorn.server import ServerState
 
 from dray.serve import http_listener
 from dray.serve.connections import LOCAL, ConnectionLimit, allowed_connections, origin
-from dray.serve.http_listener import HttpListener, HttpProtocol
+from dray.serve.http_listener import HttpListener
+from dray.serve.http_protocol import PROTOCOL, H11Protocol, HttpProtocol
 
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -120,13 +121,18 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def opened(
-    handler: Handler = answer, most: int = 10, tls: ssl.SSLContext | None = None
+    handler: Handler = answer,
+    most: int = 10,
+    tls: ssl.SSLContext | None = None,
+    protocol: type[HttpProtocol] = PROTOCOL,
 ) -> AsyncIterator[tuple[HttpListener, int]]:
-    config = uvicorn.Config(handler, http=HttpProtocol, log_config=None, lifespan="off", access_log=False)
+    config = uvicorn.Config(
+        handler, http=protocol, log_config=None, lifespan="off", access_log=False, proxy_headers=False
+    )
     config.load()
     state = ServerState()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        http = HttpListener(listening, tls, lambda: HttpProtocol(config, state, {}), most)
+        http = HttpListener(listening, tls, lambda: protocol(config, state, {}), most)
         try:
             yield http, listening.getsockname()[1]
         finally:
@@ -162,6 +168,14 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
     return True
 
 
+BOTH = pytest.mark.parametrize("protocol", [PROTOCOL, H11Protocol])
+"""With httptools, and where only h11 is installed."""
+
+
+def test_requests_are_read_with_httptools() -> None:
+    assert PROTOCOL is not H11Protocol
+
+
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"HEADER_SECONDS": 0.5, "STALL_SECONDS": 0.5, "CHECK_EVERY": 0.05}.items():
@@ -170,9 +184,12 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("begin", [b"", HALF, WHOLE + HALF], ids=["nothing", "half", "the second request"])
-def test_headers_that_do_not_come_end_the_connection_also_if_bytes_trickle_in(begin: bytes) -> None:
+@BOTH
+def test_headers_that_do_not_come_end_the_connection_also_if_bytes_trickle_in(
+    begin: bytes, protocol: type[HttpProtocol]
+) -> None:
     async def scene() -> None:
-        async with opened() as (http, port):
+        async with opened(protocol=protocol) as (http, port):
             reader, writer = await ask(port, begin)
 
             async def trickle() -> None:
@@ -192,7 +209,10 @@ def test_headers_that_do_not_come_end_the_connection_also_if_bytes_trickle_in(be
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_request_in_progress_and_a_connection_between_requests_are_left_alone() -> None:
+@BOTH
+def test_a_request_in_progress_and_a_connection_between_requests_are_left_alone(
+    protocol: type[HttpProtocol],
+) -> None:
     release = asyncio.Event()
 
     async def slowly(scope: Any, receive: Any, send: Any) -> None:
@@ -200,7 +220,7 @@ def test_a_request_in_progress_and_a_connection_between_requests_are_left_alone(
         await answer(scope, receive, send)
 
     async def scene() -> None:
-        async with opened(slowly) as (http, port):
+        async with opened(slowly, protocol=protocol) as (http, port):
             reader, writer = await ask(port, WHOLE)
             await until(lambda: any(one.busy for one in http.connections.all()))
             await asyncio.sleep(1.5)  # three times what a client may take for its headers
@@ -215,13 +235,14 @@ def test_a_request_in_progress_and_a_connection_between_requests_are_left_alone(
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_client_that_does_not_read_its_reply_is_cut_off() -> None:
+@BOTH
+def test_a_client_that_does_not_read_its_reply_is_cut_off(protocol: type[HttpProtocol]) -> None:
     async def much(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x" * 50_000_000})
 
     async def scene() -> None:
-        async with opened(much) as (http, port):
+        async with opened(much, protocol=protocol) as (http, port):
             with socket.create_connection(("127.0.0.1", port)) as silent:
                 silent.sendall(WHOLE)
                 await until(lambda: http.connections.taken == 1)
@@ -230,7 +251,10 @@ def test_a_client_that_does_not_read_its_reply_is_cut_off() -> None:
     asyncio.run(scene())
 
 
-def test_half_sent_requests_do_not_keep_others_out_and_requests_at_work_do() -> None:
+@BOTH
+def test_half_sent_requests_do_not_keep_others_out_and_requests_at_work_do(
+    protocol: type[HttpProtocol],
+) -> None:
     release = asyncio.Event()
 
     async def slowly(scope: Any, receive: Any, send: Any) -> None:
@@ -239,7 +263,7 @@ def test_half_sent_requests_do_not_keep_others_out_and_requests_at_work_do() -> 
         await answer(scope, receive, send)
 
     async def scene() -> None:
-        async with opened(slowly, most=4) as (http, port):
+        async with opened(slowly, most=4, protocol=protocol) as (http, port):
             halves = [await ask(port, HALF) for _ in range(12)]
             await until(lambda: http.connections.taken == 4)
             reader, writer = await ask(port, WHOLE)
@@ -296,10 +320,10 @@ def test_a_system_without_descriptors_costs_one_line_in_the_log_and_is_waited_fo
         with Listening() as listening:
             listening.bind(("127.0.0.1", 0))
             listening.listen()
-            config = uvicorn.Config(answer, http=HttpProtocol, log_config=None, lifespan="off")
+            config = uvicorn.Config(answer, http=PROTOCOL, log_config=None, lifespan="off")
             config.load()
             state = ServerState()
-            http = HttpListener(listening, None, lambda: HttpProtocol(config, state, {}), 10)
+            http = HttpListener(listening, None, lambda: PROTOCOL(config, state, {}), 10)
             reader, writer = await ask(listening.getsockname()[1], WHOLE)
             assert (await reply(reader)).startswith(b"HTTP/1.1 200")
             writer.close()

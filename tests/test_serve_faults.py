@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from redis_server import need, running
-from served import Served, events, serving, wait_until
+from served import Served, events, serving, wait_until, without_httptools
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -24,9 +24,11 @@ from dray import App
 from dray.serve import asgi
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving("sqlite", tmp_path_factory.mktemp("faults"), max_waiting="3") as served:
+@pytest.fixture(scope="module", params=["httptools", "h11"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("faults")
+    environ = {} if request.param == "httptools" else without_httptools(folder / "h11")
+    with serving("sqlite", folder, environ=environ, max_waiting="3") as served:
         yield served
 
 
@@ -159,7 +161,7 @@ def test_it_can_be_mounted_below_a_path_of_another_application(tmp_path: Path) -
 # nonsense
 
 
-def test_a_request_with_two_lengths_is_refused_and_nothing_after_it_is_read(tmp_path: Path) -> None:
+def test_a_request_with_two_lengths_is_refused_and_nothing_after_it_is_read(served: Served) -> None:
     hidden = b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     hidden += b'Content-Length: 24\r\n\r\n{"task":"add","id":"h1"}'
     sent = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n0\r\n\r\n"
@@ -167,19 +169,18 @@ def test_a_request_with_two_lengths_is_refused_and_nothing_after_it_is_read(tmp_
         b"Content-Length: 5\r\nTransfer-Encoding: chunked",
         b"Transfer-Encoding: chunked\r\nContent-Length: 5",
     )
-    with serving("sqlite", tmp_path) as served:
-        url = httpx.URL(served.url)
-        for lengths in both:
-            with socket.create_connection((url.host, url.port or 80), 30) as connection:
-                connection.sendall(sent % lengths + hidden)
-                heard = b""
-                while chunk := connection.recv(65536):
-                    heard += chunk
-            assert heard.startswith(b"HTTP/1.1 400")
-            assert b"invalid_framing" in heard
-            assert heard.count(b"HTTP/1.1 ") == 1, heard
-        with served.client() as http:
-            assert http.get("/api/jobs/h1").status_code == 404
+    url = httpx.URL(served.url)
+    for lengths in both:
+        with socket.create_connection((url.host, url.port or 80), 30) as connection:
+            connection.sendall(sent % lengths + hidden)
+            heard = b""
+            while chunk := connection.recv(65536):
+                heard += chunk
+        assert heard.startswith(b"HTTP/1.1 400")
+        assert b"invalid_framing" in heard
+        assert heard.count(b"HTTP/1.1 ") == 1, heard
+    with served.client() as http:
+        assert http.get("/api/jobs/h1").status_code == 404
 
 
 def _text(dice: random.Random) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import Measurement, Row, Sample, interleave
+from bench.service import node
+from bench.service.client import CREDITS
 from bench.service.plan import Plan
 from bench.service.stage import Client, Floor, Served, Worker, brokers, ending
 
@@ -61,6 +63,18 @@ class _Bench:
             yield from self._both("gRPC: Enqueue", connections, "rpc", "enqueue")
         yield from self._both(f"gRPC: EnqueueBatch of {plan.batch}", 8, "rpc", "batch", batch=plan.batch)
         yield from self._both("gRPC: FetchAndHold and Ack", 8, "rpc", "cycle", times=2)
+        yield from self._streams()
+
+    def _streams(self) -> Iterator[Measurement]:
+        """Jobs drained over streams; the floor sends as many bytes there and back."""
+        floor = {"by": "work", "kind": "floor", "port": self._floor.rpc}
+        for name, connections in (("gRPC: Work", 1), ("gRPC: Work", 8), ("gRPC: Work, from Node", 1)):
+            yield self._one(name, connections, FLOOR, floor, self._floor)
+            for place, served in self._places.items():
+                by = "node" if name.endswith("Node") else "work"
+                yield self._one(
+                    name, connections, place, {"by": by, "kind": "cycle", "port": served.rpc}, served
+                )
 
     def _both(self, name: str, connections: int, by: str, kind: str, **more: object) -> Iterator[Measurement]:
         floor = {"by": by, "kind": "floor", "port": getattr(self._floor, by), **more}
@@ -81,11 +95,16 @@ class _Bench:
         count = self._plan.requests if connections > 1 else max(8, self._plan.requests // 4)
         if "batch" in spec:
             count = max(8, count // 10)
+        elif spec["by"] in ("work", "node"):
+            count = 8 * self._plan.requests
 
         def run(number: int) -> Sample:
             self._prepare(spec, server, count + connections)
             before = 0.0 if server is None else server.cpu()
-            told = self._client.run(**spec, connections=connections, count=count)
+            if spec["by"] == "node":
+                told = node.drain(node.install(), spec["port"], count, CREDITS)
+            else:
+                told = self._client.run(**spec, connections=connections, count=count)
             cpu = 0.0 if server is None else server.cpu() - before
             times.extend(told["times"])
             return Sample(told["seconds"], count * int(spec.get("batch", 1)), cpu)

@@ -20,6 +20,8 @@ from dray import App
 from dray.serve.rpc import dray_pb2 as pb
 from dray.worker.process import new_event_loop
 
+CREDITS = 100
+"""Jobs that a stream holds at a time."""
 Spec = dict[str, Any]
 Turn = Callable[[], Awaitable[None]]
 """Makes one request, or one cycle of them; raises if it was not answered as it should be."""
@@ -175,6 +177,66 @@ def _cycle(channel: Any, spec: Spec) -> Turn:
     return turn
 
 
+async def work(spec: Spec) -> dict[str, object]:
+    """Drain jobs over a stream per connection, as workers do whose jobs take no time."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    target = f"127.0.0.1:{spec['port']}"
+    channels = [grpc.aio.insecure_channel(target, options=options) for _ in range(spec["connections"])]
+    drain = _Drain(spec["count"])
+    serve = drain.echo if spec["kind"] == "floor" else drain.serve
+    began = time.perf_counter()
+    serving = [asyncio.create_task(serve(channel)) for channel in channels]
+    try:
+        await asyncio.wait([asyncio.create_task(drain.over.wait()), *serving], return_when="FIRST_COMPLETED")
+        return {"seconds": time.perf_counter() - began, "times": drain.times}
+    finally:
+        for one in serving:
+            one.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        for channel in channels:
+            await channel.close()
+
+
+class _Drain:
+    """So many jobs, by all streams together."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.over = asyncio.Event()
+        self.times: list[float] = []
+        """Seconds of each batch, divided by its jobs."""
+
+    def _ended(self, jobs: int, seconds: float) -> None:
+        self._left -= jobs
+        self.times.append(seconds / max(1, jobs))
+        if self._left <= 0:
+            self.over.set()
+
+    async def serve(self, channel: Any) -> None:
+        call = channel.stream_stream(
+            "/dray.v1.TaskQueue/Work",
+            request_serializer=pb.WorkRequest.SerializeToString,
+            response_deserializer=pb.WorkReply.FromString,
+        )()
+        await call.write(pb.WorkRequest(start=pb.WorkStart(queues=["held"], credits=CREDITS)))
+        while True:
+            began = time.perf_counter()
+            reply = await call.read()
+            acks = [pb.WorkAck(id=job.id, run=job.run, result_json="1") for job in reply.jobs]
+            if acks:
+                await call.write(pb.WorkRequest(acks=acks))
+            self._ended(len(reply.settled), time.perf_counter() - began)
+
+    async def echo(self, channel: Any) -> None:
+        """As many bytes as a batch of jobs has, there and back."""
+        call = channel.stream_stream("/floor.Floor/Back")()
+        while True:
+            began = time.perf_counter()
+            await call.write(b"x" * 150 * CREDITS)
+            await call.read()
+            self._ended(CREDITS, time.perf_counter() - began)
+
+
 # without a server
 
 
@@ -194,6 +256,7 @@ async def direct(spec: Spec) -> dict[str, object]:
 KINDS: dict[str, Callable[[Spec], Awaitable[dict[str, object]]]] = {
     "http": http,
     "rpc": rpc,
+    "work": work,
     "direct": direct,
     "crowd": crowd.http,
     "rpc crowd": crowd.rpc,

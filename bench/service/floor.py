@@ -1,4 +1,4 @@
-"""Servers that do nothing, in a process of their own: an empty route, and an empty unary method.
+"""Servers that do nothing, in a process of their own: an empty route, an empty unary method, an echo.
 
     python -m bench.service.floor
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -30,10 +31,19 @@ async def _nothing(request: bytes, context: Any) -> bytes:
     return b""
 
 
+async def _back(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    """Each message is answered with as many bytes."""
+    async for message in requests:
+        yield message
+
+
 async def _serve() -> None:
     rpc = grpc.aio.server()
-    handler: Any = grpc.unary_unary_rpc_method_handler(_nothing)
-    rpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("floor.Floor", {"Nothing": handler}),))
+    handlers: Any = {
+        "Nothing": grpc.unary_unary_rpc_method_handler(_nothing),
+        "Back": grpc.stream_stream_rpc_method_handler(_back),
+    }
+    rpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("floor.Floor", handlers),))
     rpc_port = rpc.add_insecure_port("127.0.0.1:0")
     await rpc.start()
     web = Starlette(routes=[Route("/", _empty, methods=["GET", "POST"])])

@@ -4,101 +4,56 @@
         app.external.ack(job.id, job.token, {"size": 42})
 
 Workers in other languages use it through gRPC. One fetch is one session at the broker, with the requested
-lease: `extend` keeps all jobs of that fetch, and every later call is fenced like that of any worker.
+lease: `extend` keeps all jobs of that fetch, and every later call is fenced like that of any worker. A stream
+(`astream`) is one session as well, for as long as it is open.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from dray.admin import suspects
+from dray.admin.held_job import (
+    HeldJob,
+    JobReader,
+    Nack,
+    check_nack,
+    failed,
+    give_back,
+    held_job,
+    held_run,
+    not_run,
+    read_error,
+    succeeded,
+)
+from dray.admin.work_stream import WorkStream
 from dray.broker.verbs import Beat, Broker, Filter, Interest, ProgressReport
 from dray.client.link import Link
 from dray.client.sync_async import AppApi, sync_and_async
 from dray.documents.lease_token import Token, read_token
 from dray.duration import DAY, format_duration, parse_duration
-from dray.errors import (
-    BrokerError,
-    CodecError,
-    InvalidInput,
-    JobFailed,
-    JobNotFound,
-    LeaseLost,
-    MissingLibrary,
-    SessionLost,
-)
+from dray.errors import BrokerError, InvalidInput, JobNotFound, LeaseLost, SessionLost
 from dray.info import moment
-from dray.job import (
-    Error,
-    Job,
-    Outcome,
-    OutcomeKind,
-    Progress,
-    Record,
-    State,
-    Taken,
-    Verdict,
-    check_name,
-)
+from dray.job import Error, Outcome, Progress, Record, State, Taken, Verdict, check_name
 from dray.options import Duration
-from dray.policy import Backoff, BackoffFunction, retry_delay
 
 if TYPE_CHECKING:
     from dray.app import App
 
-Nack = Literal["retry", "dead", "give_back", "crashed"]
-
 FETCH_MAX: Final = 1000
 LEASE_MIN: Final = 100
 LEASE_MAX: Final = DAY
-MESSAGE_MAX: Final = 2000
-_ELSEWHERE: Final = 60_000
-"""Milliseconds until a job that cannot be read here is offered again."""
-TRACEBACK_MAX: Final = 16 * 1024
-_REASON_MAX: Final = 500
 _LOOK_AGAIN: Final = 30.0
 """Seconds after which a waiting fetch checks for jobs without a notification."""
-_MARK: Final = "external"
-_MARK_TTL: Final = 7 * DAY
 _TRIES: Final = 10
 _OPEN_MAX: Final = 10_000
 """Sessions that are remembered, so that they end with their last job."""
-
-
-class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A fetched job. Its token allows to report the outcome until the lease is over."""
-
-    id: str
-    token: str
-    task: str
-    queue: str
-    priority: int
-    attempt: int
-    """From 1."""
-    args: tuple[Any, ...] | None
-    """None if only its codec can read them from `payload`."""
-    kwargs: dict[str, Any] | None
-    payload: bytes
-    """The call as `codec` wrote it."""
-    codec: str
-    retries: int
-    timeout: float | None
-    """Seconds that it may run, or None; the holder must enforce it."""
-    lease_until: datetime
-    suspect: bool = False
-    """Its last holder disappeared: run it alone. A lease that ends during such a run counts as a crash, and
-    `max_crashes` of them make the job dead."""
-    key: str | None = None
-    group: str | None = None
-    tags: tuple[str, ...] = ()
-    description: str = ""
-    headers: dict[str, str] = {}
 
 
 class Extended(msgspec.Struct, frozen=True):
@@ -136,8 +91,8 @@ class External(AppApi):
         fetch = _Fetch(self._app, link, max_bytes)
         held = await fetch.run(
             _names("queues", queues),
-            Filter(None if tasks is None else frozenset(_names("tasks", tasks))),
-            _read_limit(limit),
+            _filter(tasks),
+            _read_number("limit", limit, 1),
             self._lease(lease),
             parse_duration("wait", wait) / 1000,
         )
@@ -147,6 +102,28 @@ class External(AppApi):
                 self._open.pop(next(iter(self._open)), None)
         return held
 
+    def astream(
+        self,
+        queues: Sequence[str],
+        *,
+        credits: int,
+        tasks: Sequence[str] | None = None,
+        lease: Duration | None = None,
+        max_bytes: int | None = None,
+    ) -> WorkStream:
+        """Jobs as they come, up to `credits` in hand at a time: `async with` it, then iterate over it.
+
+        Everything else is as in `fetch`; outcomes are reported to the stream.
+        """
+        return WorkStream(
+            self._app,
+            _names("queues", queues),
+            _filter(tasks),
+            _read_number("credits", credits, 0),
+            self._lease(lease),
+            max_bytes,
+        )
+
     async def _ack(
         self, link: Link, id: str, token: str, result: object = None, *, codec: str | None = None
     ) -> State:
@@ -154,12 +131,8 @@ class External(AppApi):
 
         Repeating the call changes nothing. Raises `LeaseLost` if the run is not valid any more.
         """
-        app, held = self._app, read_token(id, token)
-        data = app.codecs.encode_value(
-            result, codec=codec or app.settings.codec, limit=app.settings.max_result
-        )
-        outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.SUCCEEDED, result=data)
-        return await self._settle(link.broker, held, outcome)
+        held = read_token(id, token)
+        return await self._settle(link.broker, held, succeeded(self._app, id, held.run, result, codec))
 
     async def _nack(
         self,
@@ -177,20 +150,16 @@ class External(AppApi):
         are used up. `dead`: it is not retried. `give_back`: it did not run; same place in line, no attempt
         used. `crashed`: alone in a process, it killed that process.
         """
-        held, failure = read_token(id, token), _read_error(error)
+        held, failure = read_token(id, token), read_error(error)
+        check_nack(how, delay)
+        if how != "retry":
+            return await self._settle(link.broker, held, not_run(id, held.run, how, failure))
         wait = None if delay is None else parse_duration("delay", delay)
-        if wait is not None and how != "retry":
-            raise InvalidInput("delay", delay, "it is for how=retry only")
-        if how == "give_back":
-            outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.GIVE_BACK)
-        elif how == "crashed":
-            outcome = Outcome(id=id, run=held.run, kind=OutcomeKind.CRASHED, error=failure)
-        elif how == "dead":
-            outcome = _dead(id, held.run, failure, "rejected")
-        elif how == "retry":
-            outcome = await self._failure(link.broker, id, held, failure, wait)
-        else:
-            raise InvalidInput("how", how, "one of retry, dead, give_back, crashed is allowed")
+        (record,) = await link.broker.get([id])
+        if record is None:
+            raise _unknown(id)
+        run = held_run(Taken(record.job, held.run, record.failures + 1))
+        outcome = failed(self._app, id, run, failure, wait)
         return await self._settle(link.broker, held, outcome)
 
     async def _extend(
@@ -223,7 +192,7 @@ class External(AppApi):
         """Give back all jobs of the same fetch that are still held: same place in line, no attempt used.
         Returns their number."""
         held = read_token(id, token)
-        await self._unmark(link.broker, id, held)
+        await _unmark(link.broker, id, held)
         self._open.pop(held.session, None)
         return await link.broker.release(held.session, suspect=False)
 
@@ -234,21 +203,12 @@ class External(AppApi):
     release, arelease = sync_and_async(_release)
 
     async def _settle(self, broker: Broker, held: Token, outcome: Outcome) -> State:
-        # First: a mark that outlives its run would count as a crash of the next run.
-        await self._unmark(broker, outcome.id, held)
+        await _unmark(broker, outcome.id, held)
         (settled,) = await broker.settle(held.session, [outcome])
         if settled.verdict is Verdict.REFUSED:
             raise _unknown(outcome.id) if settled.state is State.NOT_FOUND else LeaseLost(outcome.id)
         await self._close(broker, held.session, outcome.id)
         return settled.state
-
-    async def _unmark(self, broker: Broker, id: str, held: Token) -> None:
-        """Remove the mark of a suspect that came back, if this token really holds it."""
-        if not held.suspect or not _holds((await broker.get([id]))[0], held):
-            return
-        mark = (await broker.doc(_MARK, id)).doc
-        if mark is not None and mark.value == b"%d" % held.run:
-            await broker.doc(_MARK, id, None, expect_version=mark.version)
 
     async def _close(self, broker: Broker, session: str, id: str) -> None:
         """End a session with its last job. Sessions of other processes' fetches end with their lease."""
@@ -270,37 +230,14 @@ class External(AppApi):
             raise InvalidInput("lease", given, allowed)
         return lease
 
-    async def _failure(
-        self, broker: Broker, id: str, held: Token, error: Error, delay: int | None
-    ) -> Outcome:
-        (record,) = await broker.get([id])
-        if record is None:
-            raise _unknown(id)
-        job, attempt = record.job, record.failures + 1
-        if attempt > job.retries:
-            times = "1 attempt" if attempt == 1 else f"{attempt} attempts"
-            return _dead(id, held.run, error, "failed", f" ({times})")
-        if delay is None:
-            delay = retry_delay(
-                self._backoff(job), attempt, JobFailed(id, error.type, error.message), random.random
-            )
-        at = self._app.now() + delay
-        return Outcome(id=id, run=held.run, kind=OutcomeKind.RETRY, at=at, error=error)
-
-    def _backoff(self, job: Job) -> Backoff | BackoffFunction:
-        if job.backoff is not None:
-            return Backoff.parse(job.backoff)
-        task = self._app.tasks.get(job.task)
-        return (None if task is None else task.backoff) or Backoff.parse(self._app.settings.backoff)
-
 
 class _Fetch:
     """One fetch, with its own session, which is released if no jobs are returned."""
 
     def __init__(self, app: App, link: Link, max_bytes: int | None) -> None:
-        self._app, self._codecs, self._max_payload = app, app.codecs, app.settings.max_payload
-        self._link, self._broker, self._max_bytes = link, link.broker, max_bytes
-        self._marked: str | None = None
+        self._app, self._reader = app, JobReader(app, max_bytes)
+        self._link, self._broker = link, link.broker
+        self._marked: tuple[str, int] | None = None
 
     async def run(
         self, queues: tuple[str, ...], filter: Filter, limit: int, lease: int, wait: float
@@ -330,7 +267,7 @@ class _Fetch:
         """Free all jobs that were taken, or are just being taken."""
         with contextlib.suppress(BrokerError, OSError):  # then the lease runs out
             if self._marked is not None:
-                await self._broker.doc(_MARK, self._marked, None)
+                await suspects.unmark(self._broker, *self._marked)
             await self._broker.release(self.session, suspect=False)
 
     async def _try(self, queues: tuple[str, ...], filter: Filter, limit: int) -> list[HeldJob]:
@@ -345,110 +282,43 @@ class _Fetch:
                 continue
             if not taken:
                 return []
-            until = moment(self._app.now() + self._token.lease)
-            if held := [self._held(one, *call, until) for one, call in await self._keep(taken)]:
+            if held := await self._keep(taken):
                 return held
         return []
 
-    async def _keep(self, taken: list[Taken]) -> list[tuple[Taken, _Call]]:
-        """The jobs to return, with their calls; the others are settled."""
+    async def _keep(self, taken: list[Taken]) -> list[HeldJob]:
+        """The jobs to return; the others are settled."""
+        until = moment(self._app.now() + self._token.lease)
         fitting, outcomes = await self._alone(taken)
-        kept: list[tuple[Taken, _Call]] = []
-        size = 0
-        for one in fitting:
-            try:
-                call = self._call(one.job)
-            except CodecError as error:
-                outcomes.append(self._unreadable(one, error))
-                continue
-            size += len(call[2])
-            if kept and self._max_bytes is not None and size > self._max_bytes:
-                outcomes.append(_give_back(one))
-            else:
-                kept.append((one, call))
-        if outcomes:
-            await self._broker.settle(self.session, outcomes)
-        return kept
-
-    def _unreadable(self, taken: Taken, error: CodecError) -> Outcome:
-        id, run, text = taken.job.id, taken.run, Error(type(error).__name__, str(error)[:MESSAGE_MAX])
-        if isinstance(error, MissingLibrary):  # another server or worker may have it
-            at = self._app.now() + _ELSEWHERE
-            return Outcome(id=id, run=run, kind=OutcomeKind.RETRY, at=at, error=text)
-        return _dead(id, run, text, "undecodable")
+        kept, unfit = self._reader.read(fitting)
+        if outcomes or unfit:
+            await self._broker.settle(self.session, outcomes + unfit)
+        return [held_job(one, call, self._token_of(one), until) for one, call in kept]
 
     async def _alone(self, taken: list[Taken]) -> tuple[list[Taken], list[Outcome]]:
         """Return a suspect alone, and mark it; a mark left by its last run means that it crashed again."""
         first, *others = taken
         if not first.suspect:
             fitting = [one for one in taken if not one.suspect]
-            return fitting, [_give_back(one) for one in others if one.suspect]
-        outcomes = [_give_back(one) for one in others]
-        id = self._marked = first.job.id
-        mark = (await self._broker.doc(_MARK, id)).doc
-        if mark is not None and mark.value == b"%d" % (first.run - 1):
-            await self._broker.doc(_MARK, id, None)
-            crash = Error("Crashed", "the lease of its run, alone with its holder, ran out")
-            outcomes.append(Outcome(id=id, run=first.run, kind=OutcomeKind.CRASHED, error=crash))
-            return [], outcomes
-        await self._broker.doc(_MARK, id, b"%d" % first.run, ttl=_MARK_TTL)
-        return [first], outcomes
+            return fitting, [give_back(one) for one in others if one.suspect]
+        outcomes = [give_back(one) for one in others]
+        self._marked = first.job.id, first.run
+        crash = await suspects.mark(self._broker, first)
+        return ([first], outcomes) if crash is None else ([], [*outcomes, crash])
 
-    def _call(self, job: Job) -> _Call:
-        name, body = self._codecs.body_of(job.payload, limit=self._max_payload)
-        if name == "protobuf":  # only readable with the message's class
-            return None, None, body, name
-        args, kwargs = self._codecs.decode_call(job.payload, limit=self._max_payload)
-        return args, kwargs, body, name
-
-    def _held(
-        self,
-        taken: Taken,
-        args: tuple[Any, ...] | None,
-        kwargs: dict[str, Any] | None,
-        payload: bytes,
-        codec: str,
-        until: datetime,
-    ) -> HeldJob:
-        job = taken.job
-        token = msgspec.structs.replace(
-            self._token, run=taken.run, suspect=taken.suspect > 0, seal=self._token.seal_of(job.id)
-        )
-        return HeldJob(
-            id=job.id,
-            token=token.text(),
-            task=job.task,
-            queue=job.queue,
-            priority=job.priority,
-            attempt=taken.attempt,
-            args=args,
-            kwargs=kwargs,
-            payload=payload,
-            codec=codec,
-            retries=job.retries,
-            timeout=None if job.timeout is None else job.timeout / 1000,
-            lease_until=until,
+    def _token_of(self, taken: Taken) -> str:
+        return msgspec.structs.replace(
+            self._token,
+            run=taken.run,
             suspect=taken.suspect > 0,
-            key=job.key,
-            group=job.group,
-            tags=job.tags,
-            description=job.description,
-            headers=job.headers,
-        )
+            seal=self._token.seal_of(taken.job.id),
+        ).text()
 
 
-_Call = tuple[tuple[Any, ...] | None, dict[str, Any] | None, bytes, str]
-
-
-def _give_back(taken: Taken) -> Outcome:
-    return Outcome(id=taken.job.id, run=taken.run, kind=OutcomeKind.GIVE_BACK)
-
-
-def _dead(id: str, run: int, error: Error, what: str, more: str = "") -> Outcome:
-    text = f"{error.type}: {error.message}" if what == "failed" else error.message
-    return Outcome(
-        id=id, run=run, kind=OutcomeKind.DEAD, error=error, reason=f"{what}: {text}"[:_REASON_MAX] + more
-    )
+async def _unmark(broker: Broker, id: str, held: Token) -> None:
+    """Remove the mark of a suspect that came back, if this token really holds it."""
+    if held.suspect and _holds((await broker.get([id]))[0], held):
+        await suspects.unmark(broker, id, held.run)
 
 
 def _holds(record: Record | None, held: Token) -> bool:
@@ -467,14 +337,11 @@ def _names(field: str, given: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_name(field, name) for name in given))
 
 
-def _read_limit(value: object) -> int:
-    if type(value) is not int or not 1 <= value <= FETCH_MAX:
-        raise InvalidInput("limit", value, f"a whole number from 1 to {FETCH_MAX} is allowed")
+def _filter(tasks: Sequence[str] | None) -> Filter:
+    return Filter(None if tasks is None else frozenset(_names("tasks", tasks)))
+
+
+def _read_number(field: str, value: object, least: int) -> int:
+    if type(value) is not int or not least <= value <= FETCH_MAX:
+        raise InvalidInput(field, value, f"a whole number from {least} to {FETCH_MAX} is allowed")
     return value
-
-
-def _read_error(given: Error | str | None) -> Error:
-    if given is None:
-        return Error("Failed", "no reason given")
-    error = Error("Failed", given) if isinstance(given, str) else given
-    return Error(error.type[:200] or "Failed", error.message[:MESSAGE_MAX], error.traceback[:TRACEBACK_MAX])

@@ -3,6 +3,7 @@
 errors            errors as replies: one table of codes and statuses
 browser_security  hosts, origins, headers
 auth              the key of a request, and what its caller may do and see
+deadline          one timeout for all phases of a request
 admission         checks key, role, rate and load of a request: the same for HTTP and gRPC
 connections       the number of connections, and the share of each address
 models            bodies and queries, as msgspec Structs
@@ -13,6 +14,7 @@ routes            the table that drives routing, roles and the OpenAPI document
 openapi           the document
 enqueue queues jobs schedules events monitoring   the handlers, by topic
 http              the ASGI app
+httptools_protocol http_protocol   one connection: its bytes as requests, within bounds
 http_listener     accepts connections, ends idle ones
 rpc/              the methods of gRPC
 grpc              the gRPC server

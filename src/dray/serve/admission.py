@@ -5,7 +5,6 @@ Who asks (`auth.py`), how often (`RateLimiter`) and how much at a time (`Concurr
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -16,6 +15,7 @@ from dray.admin.api_keys import Role
 from dray.app import App
 from dray.policy import Rate
 from dray.serve.auth import EVERYBODY, Access, Authenticator, Caller, Peer
+from dray.serve.deadline import Deadline
 from dray.serve.errors import Refused, forbidden, try_later
 
 CALLERS_MAX: Final = 10_000
@@ -91,14 +91,12 @@ class ByteLimit:
 class RateLimiter:
     """A number of requests per time and caller."""
 
-    def __init__(self, rate: str | None) -> None:
-        self._rate = None if rate is None else Rate.parse(rate)
+    def __init__(self, rate: str) -> None:
+        self._rate = Rate.parse(rate)
         self._used: OrderedDict[str, int] = OrderedDict()
 
     def count(self, caller: str) -> None:
         """Count a request; refuse it if it is one too many."""
-        if self._rate is None:
-            return
         now = time.monotonic_ns() // 1_000_000
         used = self._used.pop(caller, 0)
         allowed = self._rate.available(used, now) > 0
@@ -118,7 +116,7 @@ class Admission:
         self.timeout = (settings.connect_timeout + settings.read_timeout) / 1000
         """Seconds that the broker may take for one request."""
         self.auth = Authenticator(app, access, self.timeout)
-        self._rate = RateLimiter(settings.key_rate)
+        self._rate = None if settings.key_rate is None else RateLimiter(settings.key_rate)
         self._active = ConcurrencyLimit(settings.max_requests, unit)
         self._waiting = ConcurrencyLimit(settings.max_waiting, "clients that wait")
 
@@ -131,9 +129,11 @@ class Admission:
         try:
             caller = await self.auth.identify(peer)
         except Refused:
-            self._rate.count(f"unknown {peer.address}")
+            if self._rate is not None:
+                self._rate.count(f"unknown {peer.address}")
             raise
-        self._rate.count(peer.address if caller is EVERYBODY else caller.id)
+        if self._rate is not None:
+            self._rate.count(peer.address if caller is EVERYBODY else caller.id)
         if not caller.has_role(role):
             raise forbidden(f"this key has not the role {role}")
         return caller
@@ -142,7 +142,7 @@ class Admission:
         """Await a handler: within a time, or, if it waits for events, for as long as its key is valid."""
         if waits:
             return await self.auth.while_valid(peer, work)
-        async with asyncio.timeout(timeout or self.timeout):
+        with Deadline(timeout or self.timeout):
             return await work
 
     def stream(self, peer: Peer, stream: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

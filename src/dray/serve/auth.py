@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -50,9 +50,9 @@ class Caller(msgspec.Struct, frozen=True):
 
     def need(self, queue: str | None = None, task: str | None = None) -> None:
         """Refuse what is outside its limits."""
-        if not self.reaches(queue=queue):
+        if self.queues is not None and queue is not None and queue not in self.queues:
             raise forbidden(f"this key is not for queue {queue}", "queue")
-        if not self.reaches(task=task):
+        if self.tasks is not None and task is not None and task not in self.tasks:
             raise forbidden(f"this key is not for task {task}", "task")
 
     def scopes(self, queue: str | None = None, task: str | None = None) -> list[Scope]:
@@ -67,7 +67,7 @@ EVERYBODY: Final = Caller("open", "open", frozenset(ROLES))
 """The caller where no key is needed."""
 
 
-class Peer(NamedTuple):
+class Peer(msgspec.Struct, frozen=True):
     """The sending side of a request: what it says, and where it comes from."""
 
     headers: Mapping[str, str]
@@ -184,6 +184,8 @@ async def until(stop: asyncio.Future[Any], work: Awaitable[T]) -> asyncio.Future
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        elif not task.cancelled():
+            task.exception()  # seen, also if this wait was cancelled at the same time
 
 
 async def _unless(refusal: asyncio.Future[Refused], work: Awaitable[T]) -> T:

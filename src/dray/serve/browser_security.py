@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -48,7 +49,17 @@ def came_through_proxy(headers: Mapping[str, str], http_version: str) -> bool:
 
     A proxy that adds no header is recognised by HTTP/1.0, which nginx uses by default.
     """
-    return http_version == "1.0" or any(_FORWARDED.fullmatch(name) for name in headers)
+    if http_version == "1.0":
+        return True
+    for name in headers:  # noqa: SIM110 (a generator is a call for each)
+        if _only_proxies_add(name):
+            return True
+    return False
+
+
+@lru_cache(1024)
+def _only_proxies_add(name: str) -> bool:
+    return _FORWARDED.fullmatch(name) is not None
 
 
 def check_host(headers: Mapping[str, str], hosts: frozenset[str] | None) -> None:
@@ -61,6 +72,7 @@ def check_host(headers: Mapping[str, str], hosts: frozenset[str] | None) -> None
         )
 
 
+@lru_cache(1024)
 def _without_port(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0].lower() + "]"

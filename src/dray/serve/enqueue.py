@@ -39,17 +39,21 @@ _read_job = msgspec.json.Decoder(JobIn).decode
 async def submit(request: HttpRequest) -> Reply:
     """Enqueue a job. 200 if its key or id was taken: then it is the job that was there before."""
     given: CallIn = request.body
-    repeat = await _idempotency(request, given, 1)
-    done = await enqueue(request, given, None if repeat is None else repeat.options(given, 0))
-    if done.duplicate and repeat is not None:  # by another request, at the same time
-        await repeat.check()
+    if "idempotency-key" not in request.headers:
+        done = await enqueue(request, given)
+    else:
+        repeat = await _idempotency(request, given, 1)
+        done = await enqueue(request, given, repeat.options(given, 0))
+        if done.duplicate:  # by another request, at the same time
+            await repeat.check()
     return Reply(done, 200 if done.duplicate else 201)
 
 
 async def submit_batch(request: HttpRequest) -> Reply:
     """Enqueue jobs together; those that are right are one atomic step, each wrong one has its own error."""
     batch: RawBatch = request.body
-    repeat = await _idempotency(request, batch, len(batch.jobs))
+    keyed = "idempotency-key" in request.headers
+    repeat = await _idempotency(request, batch, len(batch.jobs)) if keyed else None
     # In one turn of the loop, so that they travel as one put.
     results = await asyncio.gather(
         *(_try(request, repeat, number, raw) for number, raw in enumerate(batch.jobs))
@@ -101,11 +105,9 @@ class IdempotencyKey:
                 raise Refused(422, "idempotency_key_reused", message, IDEMPOTENCY)
 
 
-async def _idempotency(request: HttpRequest, body: object, jobs: int) -> IdempotencyKey | None:
-    key = request.headers.get("idempotency-key")
-    if key is None:
-        return None
-    repeat = IdempotencyKey(request, check_word(IDEMPOTENCY, key), body, jobs)
+async def _idempotency(request: HttpRequest, body: object, jobs: int) -> IdempotencyKey:
+    key = check_word(IDEMPOTENCY, request.headers["idempotency-key"])
+    repeat = IdempotencyKey(request, key, body, jobs)
     await repeat.check()
     return repeat
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, Final
@@ -21,9 +21,10 @@ from dray.serve import enqueue, events, jobs, monitoring, queues, schedules
 from dray.serve.admission import Admission, ByteLimit
 from dray.serve.auth import Access
 from dray.serve.browser_security import HEADERS, check_host, check_origin, cors_headers, preflight_headers
+from dray.serve.deadline import Deadline
 from dray.serve.errors import Refused, refusal_of
 from dray.serve.event_feed import EventBroadcaster
-from dray.serve.http_request import HttpRequest
+from dray.serve.http_request import BODY_SECONDS, HttpRequest, body_too_slow
 from dray.serve.models import ErrorBody, ErrorOut, Out
 from dray.serve.openapi import document
 from dray.serve.routes import BULK_SECONDS, Reply, Route, RouteTable
@@ -95,7 +96,7 @@ class HttpService:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            gzip = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
+            gzip = b"gzip" in dict(scope["headers"]).get(b"accept-encoding", b"")
             before = SOURCE.set("http")
             try:
                 await (self._zipped if gzip else self._answer)(scope, receive, send)
@@ -117,22 +118,29 @@ class HttpService:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = HttpRequest(self.app, self._events, scope, receive)
         try:
-            await self._send(request, await self._reply(request), send)
+            try:
+                reply = await self._handle(request)
+            except Exception as error:
+                reply = self._refusal(request, error)
+            if reply.stream is not None:
+                await self._send_stream(request, reply, reply.stream, send)
+                return
+            body = reply.body if isinstance(reply.body, bytes) else _encode(reply.body)
+            headers = self._headers(request, reply, len(body))
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
         finally:
             request.close()
 
-    async def _reply(self, request: HttpRequest) -> Reply:
-        try:
-            return await self._handle(request)
-        except Exception as error:
-            refused = refusal_of(error)
-            if refused is None:
-                log.exception("request %s failed", request.id)
-                refused = Refused(500, "internal", f"this should not happen; request {request.id}")
-            elif refused.status == 503:
-                self.log_unserved(request.id, error)
-            body = ErrorBody(code=refused.code, message=refused.message, field=refused.field)
-            return Reply(ErrorOut(error=body), refused.status, headers=refused.headers)
+    def _refusal(self, request: HttpRequest, error: Exception) -> Reply:
+        refused = refusal_of(error)
+        if refused is None:
+            log.exception("request %s failed", request.id, exc_info=error)
+            refused = Refused(500, "internal", f"this should not happen; request {request.id}")
+        elif refused.status == 503:
+            self.log_unserved(request.id, error)
+        body = ErrorBody(code=refused.code, message=refused.message, field=refused.field)
+        return Reply(ErrorOut(error=body), refused.status, headers=refused.headers)
 
     async def _handle(self, request: HttpRequest) -> Reply:
         headers, method, peer = request.headers, request.scope["method"], request.peer
@@ -140,7 +148,10 @@ class HttpService:
         check_host(headers, self._hosts)
         if method == "OPTIONS" and (allowed := preflight_headers(headers, self._origins)) is not None:
             return Reply(b"", 204, headers=allowed)
-        route, request.path = self._routes.find(method, request.path_parts())
+        scope = request.scope
+        route = None if scope.get("root_path") else self._routes.fixed.get((method, scope.get("raw_path")))
+        if route is None:
+            route, request.path = self._routes.find(method, request.path_parts())
         check_origin(method, headers, self._origins)
         if route.role is None:  # open to all: nothing that it sends is read
             return await self._admission.run(peer, route.handler(request), waits=False)
@@ -148,15 +159,18 @@ class HttpService:
         request.on_close.append(self._admission.enter(request.share, waits=route.waits))
         request.caller = await self._admission.admit(peer, route.role)
         request.query = request.read_query(route.query)
-        if route.body is not None:
-            kind = route.read_as or route.body
-            request.body = await request.read_json(kind, self._body_bytes, needed=route.body_needed)
-        if route.role == "admin":
-            await self._audit(route, request)
-        if route.waits:
-            self._let_wait(request)
-        timeout = BULK_SECONDS if route.bulk else None
-        return await self._admission.run(peer, route.handler(request), waits=route.waits, timeout=timeout)
+        with Deadline(BODY_SECONDS, body_too_slow) as deadline:
+            if route.body is not None:
+                kind = route.read_as or route.body
+                request.body = await request.read_json(kind, self._body_bytes, needed=route.body_needed)
+            if route.role == "admin":
+                deadline.extend(self._admission.timeout)
+                await self._audit(route, request)
+            if not route.waits:
+                deadline.extend(BULK_SECONDS if route.bulk else self._admission.timeout)
+                return await route.handler(request)
+        self._let_wait(request)
+        return await self._admission.run(peer, route.handler(request), waits=True)
 
     def _let_wait(self, request: HttpRequest) -> None:
         stopping = asyncio.Event()
@@ -171,14 +185,13 @@ class HttpService:
         caller = request.caller
         target = _encode({**request.path, **(msgspec.to_builtins(request.body) or {})}).decode()
         audit_log.info("%s by %s: %s (request %s)", route.name, caller.name, target, request.id)
-        async with asyncio.timeout(self._admission.timeout):
-            await self.app.keys.arecord(
-                f"{caller.name} ({caller.id})",
-                route.name,
-                target,
-                request=request.id,
-                changes=route.method != "GET" and not getattr(request.body, "dry_run", False),
-            )
+        await self.app.keys.arecord(
+            f"{caller.name} ({caller.id})",
+            route.name,
+            target,
+            request=request.id,
+            changes=route.method != "GET" and not getattr(request.body, "dry_run", False),
+        )
 
     def log_unserved(self, request_id: str, error: Exception) -> None:
         """Log that a request could not be served now; a flood of them is counted."""
@@ -189,21 +202,34 @@ class HttpService:
             log.warning("request %s: %s%s", request_id, error, more)
             self._logged_at, self._unlogged = now, 0
 
-    async def _send(self, request: HttpRequest, reply: Reply, send: Send) -> None:
-        named = HEADERS | {"x-request-id": request.id} | cors_headers(request.headers, self._origins)
-        named |= {name.lower(): value for name, value in reply.headers.items()}
-        if reply.stream is not None:
-            stream = _until_refused(self._admission.stream(request.peer, reply.stream))
-            headers = {"x-accel-buffering": "no"} | named
-            response = StreamingResponse(stream, media_type="text/event-stream", headers=headers)
-            await response(request.scope, request.receive, send)
-            return
-        body = reply.body if isinstance(reply.body, bytes) else _encode(reply.body)
+    def _headers(self, request: HttpRequest, reply: Reply, size: int) -> list[tuple[bytes, bytes]]:
+        named = _HEADERS | {b"x-request-id": request.id.encode("latin-1")}
         if reply.status != 204:
-            named |= {"content-length": str(len(body)), "content-type": reply.media_type}
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
-        await send({"type": "http.response.start", "status": reply.status, "headers": raw})
-        await send({"type": "http.response.body", "body": body})
+            named[b"content-length"] = b"%d" % size
+            named[b"content-type"] = reply.media_type.encode("latin-1")
+        if reply.headers or self._origins:
+            named |= _encoded(self._added_headers(request, reply))
+        return list(named.items())
+
+    def _added_headers(self, request: HttpRequest, reply: Reply) -> dict[str, str]:
+        given = {name.lower(): value for name, value in reply.headers.items()}
+        return cors_headers(request.headers, self._origins) | given
+
+    async def _send_stream(
+        self, request: HttpRequest, reply: Reply, stream: AsyncGenerator[bytes, None], send: Send
+    ) -> None:
+        events = _until_refused(self._admission.stream(request.peer, stream))
+        headers = {"x-accel-buffering": "no"} | HEADERS | {"x-request-id": request.id}
+        headers |= self._added_headers(request, reply)
+        response = StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        await response(request.scope, request.receive, send)
+
+
+def _encoded(headers: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+
+
+_HEADERS: Final = _encoded(HEADERS)
 
 
 async def _until_refused(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
 from dray.serve.connections import ConnectionLimit, origin
+from dray.serve.http_protocol import HttpProtocol
 
 HEADER_SECONDS: Final = 20.0
 """Time in which a client must send the headers of a request, or finish the TLS handshake."""
@@ -30,16 +29,6 @@ _BUSY: Final = (
 )
 
 log = logging.getLogger("dray.serve")
-
-
-class HttpProtocol(H11Protocol):
-    """uvicorn's protocol, which also calls `ended` when its connection has ended."""
-
-    ended: Callable[[], None]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.ended()
 
 
 class HttpConnection:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import secrets
 from collections.abc import Callable, Mapping
+from os import urandom
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -39,12 +39,14 @@ class HttpRequest(Request):
     def __init__(self, app: App, events: EventBroadcaster, scope: Scope, receive: Receive) -> None:
         super().__init__(app, events, EVERYBODY)
         self.scope, self._receive = scope, receive
-        # Of several headers with the same name the first counts.
-        self.headers: Mapping[str, str] = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"][::-1]
-        }
-        given = self.headers.get("x-request-id", "")
-        self.id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        headers, size = {}, 0
+        for name, value in scope["headers"][::-1]:  # of several with the same name the first counts
+            headers[name.decode("latin-1")] = value.decode("latin-1")
+            size += len(name) + len(value)
+        self.headers: Mapping[str, str] = headers
+        self._header_bytes = size
+        given = headers.get("x-request-id", "")
+        self.id = given if given and _REQUEST_ID.fullmatch(given) else urandom(16).hex()
         address = (scope.get("client") or ("",))[0]
         self.peer = Peer(self.headers, address, scope.get("http_version", ""))
         self.share: str | None = None
@@ -63,12 +65,10 @@ class HttpRequest(Request):
             callback()
 
     def check_framing(self) -> None:
-        if sum(len(name) + len(value) for name, value in self.scope["headers"]) > HEADERS_MAX:
-            raise Refused(400, "headers_too_large", f"at most {HEADERS_MAX} bytes of headers are read")
+        if self._header_bytes > HEADERS_MAX:
+            raise headers_too_large()
         if "content-length" in self.headers and "transfer-encoding" in self.headers:
-            # The end of its body is not clear: a proxy may have read another request than we do.
-            message = "send either Content-Length or Transfer-Encoding"
-            raise Refused(400, "invalid_framing", message, headers={"Connection": "close"})
+            raise invalid_framing()
 
     def path_parts(self) -> list[str]:
         """The parts of the path below our mount point, each decoded: an id may hold a slash."""
@@ -85,7 +85,8 @@ class HttpRequest(Request):
 
     def read_query(self, kind: type[msgspec.Struct] | None) -> msgspec.Struct | None:
         """The parameters as a Struct of this type; without one there must be none."""
-        given = _query_values(self.scope["query_string"])
+        raw = self.scope["query_string"]
+        given = _query_values(raw) if raw else {}
         if kind is None:
             if given:
                 name = next(iter(given))
@@ -118,24 +119,18 @@ class HttpRequest(Request):
         size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
         size = size if size > most else 0
         chunks: list[bytes] = []
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while size <= most and (chunk := await self._next_chunk()) is not None:
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    if size > _SMALL:
-                        self.on_close.append(limit.add(len(chunk), self.share))
-        except TimeoutError:
-            raise Refused(400, "body_too_slow", f"it did not arrive within {BODY_SECONDS:g} s") from None
+        while size <= most and not self._body_over:
+            chunk = await self._next_chunk()
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > _SMALL:
+                self.on_close.append(limit.add(len(chunk), self.share))
         if size > most:
             await self._drain(most * _DRAIN_TIMES - size)
             raise Refused(413, "request_too_large", f"at most {most} bytes are read (max_request_size)")
         return b"".join(chunks)
 
-    async def _next_chunk(self) -> bytes | None:
-        """The next piece of the body; None after the last."""
-        if self._body_over:
-            return None
+    async def _next_chunk(self) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise Refused(400, "gone", "the client went away")
@@ -147,8 +142,8 @@ class HttpRequest(Request):
         """Let a client finish sending for a moment: else it may not read why it was refused."""
         with contextlib.suppress(TimeoutError, Refused):
             async with asyncio.timeout(_DRAIN_SECONDS):
-                while most > 0 and (chunk := await self._next_chunk()) is not None:
-                    most -= len(chunk)
+                while most > 0 and not self._body_over:
+                    most -= len(await self._next_chunk())
 
     def watch_disconnect(self, stopping: asyncio.Event) -> None:
         """Set the event when the client goes away while its request is worked on."""
@@ -166,6 +161,20 @@ class HttpRequest(Request):
     async def receive(self) -> Message:
         """For a streaming response, which ends when its client goes away."""
         return await (self._receive() if self._disconnect is None else asyncio.shield(self._disconnect))
+
+
+def body_too_slow() -> Refused:
+    return Refused(400, "body_too_slow", f"it did not arrive within {BODY_SECONDS:g} s")
+
+
+def headers_too_large() -> Refused:
+    return Refused(400, "headers_too_large", f"at most {HEADERS_MAX} bytes of headers are read")
+
+
+def invalid_framing() -> Refused:
+    """The end of a body is not clear: a proxy may have read another request than we do."""
+    message = "send either Content-Length or Transfer-Encoding"
+    return Refused(400, "invalid_framing", message, headers={"Connection": "close"})
 
 
 def _query_values(raw: bytes) -> dict[str, str]:

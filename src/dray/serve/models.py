@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -54,27 +54,24 @@ class CallIn(In):
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
 
+    option_names: ClassVar[tuple[str, ...]] = ()
+    """The fields that are options."""
+
     def options(self) -> dict[str, Any]:
         """The options that were given."""
-        return {
-            name: value
-            for name in self.__struct_fields__
-            if name not in _NOT_OPTIONS and (value := getattr(self, name)) is not None
-        }
-
-
-_NOT_OPTIONS = frozenset({"name", *CallIn.__struct_fields__})
+        return {name: value for name in self.option_names if (value := getattr(self, name)) is not None}
 
 
 def _with_options(
     name: str, doc: str, options: Iterable[Option], fields: Iterable[tuple[Any, ...]] = ()
 ) -> type[CallIn]:
     given = [(option.name, option.json_type, None) for option in options]
+    names = tuple(field[0] for field in (*fields, *given) if field[0] != "name")
     kind = msgspec.defstruct(
         name,
         [*fields, *given],
         bases=(CallIn,),
-        namespace={"__doc__": doc},
+        namespace={"__doc__": doc, "option_names": names},
         module=__name__,
         kw_only=True,
         forbid_unknown_fields=True,

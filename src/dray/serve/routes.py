@@ -74,6 +74,10 @@ class RouteTable:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._by_length: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        self.fixed: dict[tuple[str, bytes | None], Route] = {
+            (route.method, route.path.encode()): route for route in routes if not route.parameters
+        }
+        """Routes without parameters, by method and path."""
         for route in routes:
             segments = route.segments
             self._by_length.setdefault(len(segments), []).append((segments, route))

@@ -20,7 +20,8 @@ from dray.serve.browser_security import LOOPBACK, is_loopback
 from dray.serve.connections import allowed_connections
 from dray.serve.grpc_sidecar import GrpcSidecar
 from dray.serve.http import HttpService
-from dray.serve.http_listener import HttpListener, HttpProtocol
+from dray.serve.http_listener import HttpListener
+from dray.serve.http_protocol import PROTOCOL, HttpProtocol
 from dray.settings import Settings
 from dray.worker.process import new_event_loop
 
@@ -124,7 +125,7 @@ def _config(service: HttpService, settings: Settings) -> uvicorn.Config:
     try:
         config = uvicorn.Config(
             service,
-            http=HttpProtocol,
+            http=PROTOCOL,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -158,7 +159,7 @@ class _Server(uvicorn.Server):
         self._listeners = [HttpListener(one, self.config.ssl, self._protocol, most) for one in sockets or ()]
 
     def _protocol(self) -> HttpProtocol:
-        return HttpProtocol(self.config, self.server_state, self.lifespan.state)
+        return PROTOCOL(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in self._listeners:

@@ -33,7 +33,7 @@ LATEST: Final = 10**16
 LEAST: Final = 10
 """Least number of jobs to request from each queue's feed."""
 _PLACES: Final = {"w": "w", "s": "d", "t": "d", "r": "r", "h": "h", "o": "e", "d": "e", "c": "e"}
-_CURSOR: Final = re.compile(r"s([0-9]{1,17})|f([0-9]{1,16}):([0-9]{1,17})|o([0-9]{1,16}):(.*)")
+_CURSOR: Final = re.compile(r"s([0-9]{1,17})|f([0-9]{1,16}):([0-9]{1,17})|o([0-9]{1,16}):(.*)", re.S)
 
 
 async def newest(core: Core, query: Query, cursor: str | None, limit: int, now: int | None) -> Page:

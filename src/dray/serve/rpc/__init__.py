@@ -8,6 +8,7 @@ call_context      one call, as the methods see it
 request_reader    reads requests within bounds
 producer_methods  enqueue, get, wait, cancel, delete, list queues, watch events
 worker_methods    for workers in other languages: fetch, ack, nack, extend
+work_method       for workers that stay: one stream of jobs and outcomes
 service           the table of methods; admits and answers calls
 sweeper           sweeps while no Python worker does
 """

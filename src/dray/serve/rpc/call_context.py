@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final
 
 from dray.app import App
@@ -42,9 +42,13 @@ class CallState:
 class GrpcCall(Request):
     """One call of an admitted caller, with its deadline."""
 
-    def __init__(self, state: CallState, caller: Caller, context: Context) -> None:
+    def __init__(
+        self, state: CallState, caller: Caller, context: Context, requests: AsyncIterator[Any]
+    ) -> None:
         super().__init__(state.app, state.events, caller)
         self.state, self.stopping, self._context = state, state.stopping, context
+        self.requests = requests
+        """What follows the first request; of most methods nothing."""
 
     def time_to_wait(self, wanted: float | None) -> float | None:
         """Seconds to wait for something: as wanted, but not beyond the deadline. None: for ever."""

@@ -316,7 +316,7 @@ class FetchAndHoldResponse(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[HeldJob, _Mapping]]] = ...) -> None: ...
 
 class HeldJob(_message.Message):
-    __slots__ = ("id", "token", "task", "queue", "priority", "attempt", "args_json", "kwargs_json", "payload", "codec", "max_retries", "timeout_seconds", "lease_until", "suspect", "key", "group", "tags", "description", "headers")
+    __slots__ = ("id", "token", "task", "queue", "priority", "attempt", "args_json", "kwargs_json", "payload", "codec", "max_retries", "timeout_seconds", "lease_until", "suspect", "key", "group", "tags", "description", "headers", "run")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -343,6 +343,7 @@ class HeldJob(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     id: str
     token: str
     task: str
@@ -362,7 +363,8 @@ class HeldJob(_message.Message):
     tags: _containers.RepeatedScalarFieldContainer[str]
     description: str
     headers: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., token: _Optional[str] = ..., task: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., args_json: _Optional[str] = ..., kwargs_json: _Optional[str] = ..., payload: _Optional[bytes] = ..., codec: _Optional[str] = ..., max_retries: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., lease_until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., suspect: bool = ..., key: _Optional[str] = ..., group: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    run: int
+    def __init__(self, id: _Optional[str] = ..., token: _Optional[str] = ..., task: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., args_json: _Optional[str] = ..., kwargs_json: _Optional[str] = ..., payload: _Optional[bytes] = ..., codec: _Optional[str] = ..., max_retries: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., lease_until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., suspect: bool = ..., key: _Optional[str] = ..., group: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., run: _Optional[int] = ...) -> None: ...
 
 class AckRequest(_message.Message):
     __slots__ = ("id", "token", "result_json")
@@ -413,6 +415,110 @@ class ExtendResponse(_message.Message):
     lease_until: _timestamp_pb2.Timestamp
     cancelling: bool
     def __init__(self, lease_until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., cancelling: bool = ...) -> None: ...
+
+class WorkRequest(_message.Message):
+    __slots__ = ("start", "credits", "acks", "nacks", "progress", "leave")
+    START_FIELD_NUMBER: _ClassVar[int]
+    CREDITS_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    NACKS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    start: WorkStart
+    credits: int
+    acks: _containers.RepeatedCompositeFieldContainer[WorkAck]
+    nacks: _containers.RepeatedCompositeFieldContainer[WorkNack]
+    progress: _containers.RepeatedCompositeFieldContainer[WorkProgress]
+    leave: bool
+    def __init__(self, start: _Optional[_Union[WorkStart, _Mapping]] = ..., credits: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[WorkAck, _Mapping]]] = ..., nacks: _Optional[_Iterable[_Union[WorkNack, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[WorkProgress, _Mapping]]] = ..., leave: bool = ...) -> None: ...
+
+class WorkStart(_message.Message):
+    __slots__ = ("queues", "tasks", "lease", "credits")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    CREDITS_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    tasks: _containers.RepeatedScalarFieldContainer[str]
+    lease: float
+    credits: int
+    def __init__(self, queues: _Optional[_Iterable[str]] = ..., tasks: _Optional[_Iterable[str]] = ..., lease: _Optional[float] = ..., credits: _Optional[int] = ...) -> None: ...
+
+class WorkAck(_message.Message):
+    __slots__ = ("id", "run", "result_json")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    run: int
+    result_json: str
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[int] = ..., result_json: _Optional[str] = ...) -> None: ...
+
+class WorkNack(_message.Message):
+    __slots__ = ("id", "run", "kind", "error", "delay_seconds")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DELAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    run: int
+    kind: NackKind
+    error: Error
+    delay_seconds: float
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[int] = ..., kind: _Optional[_Union[NackKind, str]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., delay_seconds: _Optional[float] = ...) -> None: ...
+
+class WorkProgress(_message.Message):
+    __slots__ = ("id", "run", "progress")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    run: int
+    progress: Progress
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+
+class WorkReply(_message.Message):
+    __slots__ = ("started", "jobs", "settled", "stops", "finishing")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    STOPS_FIELD_NUMBER: _ClassVar[int]
+    FINISHING_FIELD_NUMBER: _ClassVar[int]
+    started: WorkStarted
+    jobs: _containers.RepeatedCompositeFieldContainer[HeldJob]
+    settled: _containers.RepeatedCompositeFieldContainer[WorkSettled]
+    stops: _containers.RepeatedCompositeFieldContainer[WorkStop]
+    finishing: bool
+    def __init__(self, started: _Optional[_Union[WorkStarted, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[HeldJob, _Mapping]]] = ..., settled: _Optional[_Iterable[_Union[WorkSettled, _Mapping]]] = ..., stops: _Optional[_Iterable[_Union[WorkStop, _Mapping]]] = ..., finishing: bool = ...) -> None: ...
+
+class WorkStarted(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: float
+    def __init__(self, lease: _Optional[float] = ...) -> None: ...
+
+class WorkSettled(_message.Message):
+    __slots__ = ("id", "run", "status", "refused")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    run: int
+    status: State
+    refused: Refusal
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[int] = ..., status: _Optional[_Union[State, str]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class WorkStop(_message.Message):
+    __slots__ = ("id", "run", "lost")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    run: int
+    lost: bool
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[int] = ..., lost: bool = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ()

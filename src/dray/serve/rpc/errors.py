@@ -10,6 +10,7 @@ import grpc
 
 from dray.errors import DuplicateJob
 from dray.serve.errors import GRPC_STATUS, Refused, refusal_of
+from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc.messages import OPTION_FIELDS
 
 _FIELDS: Final = {
@@ -42,6 +43,12 @@ def refusal_in_grpc(error: Exception) -> Refused:
 
 def status_of(refused: Refused) -> grpc.StatusCode:
     return grpc.StatusCode[GRPC_STATUS.get(refused.status, "UNKNOWN")]
+
+
+def refusal_message(refused: Refused) -> pb.Refusal:
+    """The refusal of one item of several."""
+    number: int = status_of(refused).value[0]
+    return pb.Refusal(status=number, code=refused.code, message=refused.message, field=refused.field or "")
 
 
 async def fail(context: Context, error: Exception) -> NoReturn:

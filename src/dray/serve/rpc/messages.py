@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, cast
 
@@ -10,7 +10,7 @@ import msgspec
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from dray.admin.external import HeldJob
+from dray.admin.held_job import HeldJob
 from dray.broker.verbs import Entry, QueueInfo
 from dray.codec.payload import to_json
 from dray.errors import EncodeError
@@ -23,8 +23,7 @@ from dray.serve.rpc import dray_pb2 as pb
 
 T = TypeVar("T")
 
-_ON_DUPLICATE: Final[Mapping[int, Any]] = {
-    pb.ON_DUPLICATE_UNSPECIFIED: None,
+_ON_DUPLICATE: Final[Mapping[int, str]] = {
     pb.ON_DUPLICATE_RETURN: "return",
     pb.ON_DUPLICATE_RAISE: "raise",
     pb.ON_DUPLICATE_REPLACE: "replace",
@@ -40,12 +39,14 @@ OPTION_FIELDS: Final[Mapping[str, Any]] = {
 _write = msgspec.json.Encoder().encode
 
 
+_STATES: Final = {
+    name.removeprefix("STATE_").lower(): cast(pb.State, value) for name, value in pb.State.items()
+}
+
+
 def state(name: str) -> pb.State:
     """A state by its name; one that the .proto does not know is unspecified."""
-    try:
-        return cast(pb.State, pb.State.Value(f"STATE_{name.upper()}"))
-    except ValueError:
-        return pb.STATE_UNSPECIFIED
+    return _STATES.get(name, pb.STATE_UNSPECIFIED)
 
 
 def stamp(when: datetime | None) -> Timestamp | None:
@@ -76,50 +77,49 @@ def read_json(field: str, text: str, kind: type[T], default: T) -> T:
 
 def job_in(request: pb.EnqueueRequest) -> CallIn:
     """A job to enqueue; its values are checked later, as those of an HTTP request."""
-    options = {name: _read_option(request, field) for name, field in OPTION_FIELDS.items()}
-    return JobIn(
-        task=request.task,
-        args=read_json("args_json", request.args_json, list[Any], []),
-        kwargs=read_json("kwargs_json", request.kwargs_json, dict[str, Any], {}),
-        **options,
-    )
+    given: dict[str, Any] = {}
+    for field, value in request.ListFields():  # those that were given
+        name = field.name
+        read = _READERS.get(name)
+        given[_OPTIONS.get(name, name)] = value if read is None else read(value)
+    return JobIn(**({"task": ""} | given))
 
 
-def _read_option(request: pb.EnqueueRequest, field: Any) -> Any:
-    """The value of one option; None if it was not given. Without `optional`, an empty value is not given."""
-    if field.name == "at":
-        return _read_time(request)
-    value = getattr(request, field.name)
-    if field.name == "on_duplicate":
-        if value not in _ON_DUPLICATE:
-            raise Refused(422, "invalid_on_duplicate", "a value of OnDuplicate is allowed", "on_duplicate")
-        return _ON_DUPLICATE[value]
-    if field.name == "headers":
-        return dict(value) or None
-    if field.name == "tags":
-        return list(value) or None
-    if field.has_presence:
-        return value if request.HasField(field.name) else None
-    return value or None
+def _read_on_duplicate(value: int) -> str:
+    if value not in _ON_DUPLICATE:
+        raise Refused(422, "invalid_on_duplicate", "a value of OnDuplicate is allowed", "on_duplicate")
+    return _ON_DUPLICATE[value]
 
 
-def _read_time(request: pb.EnqueueRequest) -> datetime | None:
-    if not request.HasField("at"):
-        return None
+def _read_time(value: Timestamp) -> datetime:
     try:
-        return request.at.ToDatetime(tzinfo=UTC)
+        return value.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise Refused(422, "invalid_at", "a time from 1970 to 9999 is allowed", "at") from None
 
 
-def read_error(message: pb.NackRequest) -> Error | None:
+_OPTIONS: Final = {"args_json": "args", "kwargs_json": "kwargs"} | {
+    field.name: name for name, field in OPTION_FIELDS.items()
+}
+"""The fields of an `EnqueueRequest` and their names elsewhere."""
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "args_json": lambda text: read_json("args_json", text, list[Any], []),
+    "kwargs_json": lambda text: read_json("kwargs_json", text, dict[str, Any], {}),
+    "at": _read_time,
+    "on_duplicate": _read_on_duplicate,
+    "headers": dict,
+    "tags": list,
+}
+
+
+def read_error(message: pb.NackRequest | pb.WorkNack) -> Error | None:
     if not message.HasField("error"):
         return None
     error = message.error
     return Error(error.type or "Failed", error.message, error.traceback)
 
 
-def read_progress(message: pb.ExtendRequest) -> Progress | None:
+def read_progress(message: pb.ExtendRequest | pb.WorkProgress) -> Progress | None:
     if not message.HasField("progress"):
         return None
     progress = message.progress
@@ -214,6 +214,7 @@ def held_out(job: HeldJob) -> pb.HeldJob:
         timeout_seconds=job.timeout,
         lease_until=stamp(job.lease_until),
         suspect=job.suspect,
+        run=job.run,
         key=job.key or "",
         group=job.group or "",
         tags=job.tags,

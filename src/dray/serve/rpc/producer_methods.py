@@ -21,7 +21,7 @@ from dray.serve.models import MANY
 from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc import messages
 from dray.serve.rpc.call_context import GrpcCall
-from dray.serve.rpc.errors import refusal_in_grpc, status_of
+from dray.serve.rpc.errors import refusal_in_grpc, refusal_message
 
 STOPPING = "the server stops; call again"
 
@@ -43,12 +43,7 @@ async def _try(call: GrpcCall, job: pb.EnqueueRequest) -> pb.EnqueueResult:
     try:
         return pb.EnqueueResult(accepted=await enqueue(call, job))
     except Exception as error:
-        refused = refusal_in_grpc(error)
-        number: int = status_of(refused).value[0]
-        field = refused.field or ""
-        return pb.EnqueueResult(
-            refused=pb.Refusal(status=number, code=refused.code, message=refused.message, field=field)
-        )
+        return pb.EnqueueResult(refused=refusal_message(refusal_in_grpc(error)))
 
 
 async def get(call: GrpcCall, request: pb.GetRequest) -> pb.Job:

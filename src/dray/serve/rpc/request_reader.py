@@ -7,10 +7,11 @@ served as a stream of requests, of which one is read, after its caller was admit
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -18,6 +19,7 @@ import grpc
 
 from dray.serve.admission import ConcurrencyLimit
 from dray.serve.connections import origin
+from dray.serve.deadline import Deadline
 from dray.serve.errors import Refused, try_later
 from dray.serve.rpc.errors import Context, fail
 
@@ -37,37 +39,29 @@ class RequestReader:
         self._places = asyncio.Semaphore(most)
         self._patience, self._crowded = patience, crowded
         self._waiting = 0
-        self._limits: dict[asyncio.Timeout, float] = {}
+        self._began: dict[Deadline, float] = {}
+        """When each request that is being read began."""
 
     async def read(self, requests: AsyncIterator[Any]) -> Any:
         """The request, or the first of several."""
+        if self._places.locked():
+            await self._wait()
+        else:
+            await self._places.acquire()
         try:
-            async with self._turn():
+            with Deadline(self._crowded if self._waiting else self._patience, _too_slow) as deadline:
+                self._began[deadline] = time.monotonic()
                 return await anext(requests)
         except StopAsyncIteration:
             raise Refused(400, "invalid_message", "the call has no request") from None
-        except TimeoutError:
-            raise Refused(400, "request_too_slow", "the request did not arrive in time") from None
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        await self._wait()
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._crowded if self._waiting else self._patience) as limit:
-                self._limits[limit] = loop.time()
-                try:
-                    yield
-                finally:
-                    del self._limits[limit]
         finally:
+            self._began.pop(deadline, None)
             self._places.release()
 
     async def _wait(self) -> None:
-        if self._places.locked():
-            now = asyncio.get_running_loop().time()
-            for limit, began in self._limits.items():
-                limit.reschedule(max(now, began + self._crowded))
+        now = time.monotonic()
+        for deadline, began in self._began.items():
+            deadline.extend(max(0.0, began + self._crowded - now), _too_slow)
         self._waiting += 1
         try:
             async with asyncio.timeout(QUEUE_SECONDS):
@@ -76,6 +70,10 @@ class RequestReader:
             raise try_later(503, "overloaded", "too many requests are being read", 1) from None
         finally:
             self._waiting -= 1
+
+
+def _too_slow() -> Refused:
+    return Refused(400, "request_too_slow", "the request did not arrive in time")
 
 
 class PublicServices:
@@ -149,6 +147,7 @@ class PublicServices:
                 del self._callers[caller]
 
 
+@lru_cache(1024)
 def address_of(peer: str) -> str:
     """The address in a peer like `ipv4:127.0.0.1:5000`."""
     return unquote(peer.rpartition(":")[0].partition(":")[2]).strip("[]") or peer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -13,9 +12,10 @@ from google.protobuf.message import DecodeError
 from dray.admin.api_keys import Role
 from dray.serve.admission import Admission
 from dray.serve.auth import Access, Peer
+from dray.serve.deadline import Deadline
 from dray.serve.errors import Refused
 from dray.serve.rpc import dray_pb2 as pb
-from dray.serve.rpc import producer_methods, worker_methods
+from dray.serve.rpc import producer_methods, work_method, worker_methods
 from dray.serve.rpc.call_context import CallState, GrpcCall
 from dray.serve.rpc.errors import Context, fail
 from dray.serve.rpc.request_reader import RequestReader, address_of
@@ -50,6 +50,7 @@ METHODS: Final[dict[str, Method]] = {
     "Ack": Method(pb.AckRequest, "work", worker_methods.ack),
     "Nack": Method(pb.NackRequest, "work", worker_methods.nack),
     "Extend": Method(pb.ExtendRequest, "work", worker_methods.extend),
+    "Work": Method(pb.WorkRequest, "work", stream=work_method.work, waits=True),
     "ListQueues": Method(pb.ListQueuesRequest, "read", producer_methods.list_queues),
     "WatchEvents": Method(pb.WatchEventsRequest, "read", stream=producer_methods.watch_events, waits=True),
 }
@@ -80,8 +81,16 @@ class GrpcService:
     async def _answer(self, method: Method, requests: AsyncIterator[Any], context: Context) -> Any:
         assert method.answer is not None  # noqa: S101 (for the type checker)
         try:
-            async with self._admitted(method, requests, context) as (peer, call, request):
-                return await self._admission.run(peer, method.answer(call, request), waits=method.waits)
+            peer = Peer(_headers(context), address_of(context.peer()))
+            leave = self._enter(method, peer)
+            try:
+                call, request = await self._admit(method, peer, requests, context)
+                if method.waits:
+                    return await self._admission.run(peer, method.answer(call, request), waits=True)
+                with Deadline(self._admission.timeout):
+                    return await method.answer(call, request)
+            finally:
+                leave()
         except Exception as error:
             await fail(context, error)
 
@@ -90,28 +99,30 @@ class GrpcService:
     ) -> AsyncIterator[Any]:
         assert method.stream is not None  # noqa: S101 (for the type checker)
         try:
-            async with self._admitted(method, requests, context) as (peer, call, request):
+            peer = Peer(_headers(context), address_of(context.peer()))
+            leave = self._enter(method, peer)
+            try:
+                call, request = await self._admit(method, peer, requests, context)
                 async for message in self._admission.stream(peer, method.stream(call, request)):
                     yield message
+            finally:
+                leave()
         except Exception as error:
             await fail(context, error)
 
-    @asynccontextmanager
-    async def _admitted(
-        self, method: Method, requests: AsyncIterator[Any], context: Context
-    ) -> AsyncIterator[tuple[Peer, GrpcCall, Any]]:
+    def _enter(self, method: Method, peer: Peer) -> Callable[[], None]:
+        return self._admission.enter(self._admission.auth.share_of(peer), waits=method.waits)
+
+    async def _admit(
+        self, method: Method, peer: Peer, requests: AsyncIterator[Any], context: Context
+    ) -> tuple[GrpcCall, Any]:
         """The caller is admitted before its request is read, as that is held in memory."""
-        peer = Peer(_headers(context), address_of(context.peer()))
-        leave = self._admission.enter(self._admission.auth.share_of(peer), waits=method.waits)
-        try:
-            caller = await self._admission.admit(peer, method.role)
-            SOURCE.set("grpc")  # each call is a task of its own
-            request = await self._reader.read(requests)
-            if isinstance(request, Refused):
-                raise request
-            yield peer, GrpcCall(self._state, caller, context), request
-        finally:
-            leave()
+        caller = await self._admission.admit(peer, method.role)
+        SOURCE.set("grpc")  # each call is a task of its own
+        request = await self._reader.read(requests)
+        if isinstance(request, Refused):
+            raise request
+        return GrpcCall(self._state, caller, context, requests), request
 
 
 def _read(kind: Any, data: bytes) -> Any:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Any, Final
 
-from dray.admin.external import FETCH_MAX, HeldJob, Nack
+from dray.admin.external import FETCH_MAX
+from dray.admin.held_job import HeldJob, Nack
 from dray.errors import DrayError, InvalidInput
 from dray.job import check_word
+from dray.serve.auth import Caller
 from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc import messages
 from dray.serve.rpc.call_context import GrpcCall
@@ -39,13 +42,7 @@ async def fetch_and_hold(call: GrpcCall, request: pb.FetchAndHoldRequest) -> pb.
 
 
 async def _fetch(call: GrpcCall, request: pb.FetchAndHoldRequest) -> list[HeldJob]:
-    caller, tasks = call.caller, list(request.tasks)
-    for queue in request.queues:
-        caller.need(queue=queue)
-    for task in tasks:
-        caller.need(task=task)
-    if not tasks and caller.tasks is not None:
-        tasks = sorted(caller.tasks)
+    tasks = check_work(call.caller, request.queues, request.tasks)
     if not request.wait >= 0:
         raise InvalidInput("wait", request.wait, "seconds from 0 are allowed")
     if request.limit > FETCH_MAX:
@@ -54,10 +51,28 @@ async def _fetch(call: GrpcCall, request: pb.FetchAndHoldRequest) -> list[HeldJo
         list(request.queues),
         limit=request.limit or 1,
         lease=messages.given(request, "lease"),
-        tasks=tasks or None,
+        tasks=tasks,
         wait=call.time_to_wait(request.wait) or 0,
         max_bytes=BYTES_MAX,
     )
+
+
+def check_work(caller: Caller, queues: Iterable[str], tasks: Iterable[str]) -> list[str] | None:
+    """The tasks that a worker can run and its key allows; None: any."""
+    for queue in queues:
+        caller.need(queue=queue)
+    wanted = list(tasks)
+    for task in wanted:
+        caller.need(task=task)
+    if not wanted and caller.tasks is not None:
+        wanted = sorted(caller.tasks)
+    return wanted or None
+
+
+def nack_kind(kind: int) -> Nack:
+    if kind not in _KINDS:
+        raise InvalidInput("kind", kind, "a value of NackKind is allowed")
+    return _KINDS[kind]
 
 
 async def _give_back(call: GrpcCall, fetching: asyncio.Future[list[HeldJob]]) -> None:
@@ -78,12 +93,10 @@ async def ack(call: GrpcCall, request: pb.AckRequest) -> pb.SettleResponse:
 
 async def nack(call: GrpcCall, request: pb.NackRequest) -> pb.SettleResponse:
     await _check(call, request.id)
-    if request.kind not in _KINDS:
-        raise InvalidInput("kind", request.kind, "a value of NackKind is allowed")
     done = await call.app.external.anack(
         request.id,
         request.token,
-        how=_KINDS[request.kind],
+        how=nack_kind(request.kind),
         error=messages.read_error(request),
         delay=messages.given(request, "delay_seconds"),
     )
