@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from served import Served, events, serving
+from served import Served, events, serving, wait_until
 
 from dray.job import OutcomeKind
 from dray.serve.event_feed import write_cursor
@@ -286,17 +286,22 @@ def test_a_result_is_202_until_the_job_ends(http: httpx.Client, served: Served) 
 def test_a_result_that_is_off_is_told_apart_from_none_and_from_one_that_is_gone(
     http: httpx.Client, served: Served
 ) -> None:
-    def result_of(value: Any, **more: Any) -> httpx.Response:
+    def finished(value: Any, **more: Any) -> str:
         id = post(http, "add", 1, queue=f"alone-{next(NUMBERS)}", **more)
         served.finish(id, OutcomeKind.SUCCEEDED, **({} if value is ... else {"result": value}))
+        return id
+
+    def result(id: str) -> httpx.Response:
         return http.get(f"/api/jobs/{id}/result?wait=20")
 
-    none = result_of(None)
+    none = result(finished(None))
     assert (none.status_code, none.json()["status"]) == (200, "succeeded")
-    off = result_of(..., result_ttl=0)
+    off = result(finished(..., result_ttl=0))
     assert error(off) == (404, "no_result", None)
     assert "results are off (result_ttl=0" in off.json()["error"]["message"]
-    assert error(result_of(1, result_ttl="1ms")) == (404, "result_gone", None)
+    short = finished(1, result_ttl="1ms")
+    wait_until(lambda: result(short).status_code != 200, "it is kept")
+    assert error(result(short)) == (404, "result_gone", None)
 
 
 def test_whoever_waits_for_a_result_hears_of_it(http: httpx.Client, served: Served) -> None:
