@@ -35,8 +35,8 @@ OUTSIDE = re.compile(
 )
 """Paths of one machine and names of registries: true for one reader only, so they stay out of every file."""
 
-INSTALLED_LINES_MAX, CODE_LINES_MAX = 51_900, 37_900
-"""A ratchet: all lines, and those of code, of what is installed. The numbers only get smaller."""
+INSTALLED_LINES_MAX, CODE_LINES_MAX = 51_800, 37_600
+"""A ratchet: all lines, and those of code, of what is installed. They grow only with a new capability."""
 TESTS_PER_RUNTIME_MIN = 1.09
 """A ratchet: the number only gets larger."""
 WORKSHOP = {"sim", "walk", "tests", "bench", "examples", "conftest.py"}
