@@ -196,3 +196,63 @@ def test_two_workers_share_a_burst_in_many_queues(server: Server) -> None:
         assert not left
 
     play(server, test)
+
+
+def test_a_queue_that_it_serves_no_more_keeps_it_neither_busy_nor_awake(server: Server) -> None:
+    async def test(ann: RedisBroker, bob: RedisBroker) -> None:
+        first = waiting(ann, "ann")
+        await all_asleep(server)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        before = time.process_time()
+        fewer = Interest(queues=NAMES[1:], filter=ANY, session="ann")
+        assert await ann.wait(fewer, 8) == Wake(), "it sleeps, longer than until the next check"
+        assert time.process_time() - before < 4, "asleep, and not in a circle"
+        idle = waiting(bob, "bob")
+        await all_asleep(server, 2)
+        again = asyncio.ensure_future(ann.wait(fewer, 60))
+        await bob.put([job(NAMES[0])])
+        assert (await asyncio.wait_for(idle, 4)).queues == (NAMES[0],), "whoever was rung first"
+        again.cancel()
+
+    play(server, test)
+
+
+def test_a_session_that_ends_in_the_middle_of_a_check_stays_registered_nowhere(server: Server) -> None:
+    async def test(ann: RedisBroker, bob: RedisBroker) -> None:
+        for _ in range(20):
+            wait = waiting(ann, "ann")
+            await asyncio.sleep(0.002)
+            wait.cancel()
+            await asyncio.gather(wait, return_exceptions=True)
+            await ann.release("ann", suspect=False)
+            await ann.renew([Beat("ann", 60_000)])
+            await ann.audit()  # what was sent before is done
+            assert not asleep(server)
+
+    play(server, test)
+
+
+def test_a_wake_up_is_passed_on_past_tasks_that_no_sleeper_knows(server: Server) -> None:
+    async def test(ann: RedisBroker, bob: RedisBroker) -> None:
+        known = Filter(tasks=frozenset({"t"}))
+        for n in range(20):
+            foreign = [Job(id=f"{name}:{n + 100:032x}", task=f"foreign{n}", queue=name) for name in NAMES]
+            await bob.put(foreign)
+                [Job(id=f"{name}:{n + 100:032x}", task=f"foreign{n}", queue=name) for name in NAMES]
+            )
+        interest = {name: Interest(queues=NAMES, filter=known, session=name) for name in ("ann", "bob")}
+        busy = asyncio.ensure_future(ann.wait(interest["ann"], 60))
+        idle = asyncio.ensure_future(bob.wait(interest["bob"], 60))
+        await all_asleep(server, 2)
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)
+        for request, name in enumerate(NAMES[:8], 1):
+            await bob.put([job(name)])
+            assert (await asyncio.wait_for(idle, 4)).queues == (name,)
+            [taken] = await bob.take("bob", request, [name], known, 10)
+            assert taken.job.task == "t"
+            idle = asyncio.ensure_future(bob.wait(interest["bob"], 60))
+        idle.cancel()
+
+    play(server, test)

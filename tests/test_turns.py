@@ -111,6 +111,17 @@ def test_of_several_turns_only_those_that_gave_their_share_come_again() -> None:
     assert turns.cold() == ("b",)
 
 
+def test_a_take_of_some_tasks_only_uses_up_the_turn_but_not_the_queue() -> None:
+    turns = serving()
+    turns.heard(Wake(work=True, queues=("default", "email")))
+    asked = []
+    for _ in range(4):
+        ask = turns.next_request(1, repeats=False)
+        asked.append(ask.queues[0])
+        turns.passed(ask)
+    assert asked == ["default", "email"] * 2
+
+
 def test_an_empty_queue_is_not_asked_again_until_it_is_heard_of() -> None:
     turns = serving()
     turns.heard(Wake(work=True, queues=("default", "email")))

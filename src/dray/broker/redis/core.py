@@ -153,7 +153,7 @@ class Core:
         """So many of the queues, others each time; all if they are not more."""
         if len(queues) <= count:
             return queues
-        start = self.looked_at.get(purpose, 0) % len(queues)
+        start = self.looked_at.get(purpose, secrets.randbelow(len(queues))) % len(queues)
         self.looked_at[purpose] = start + count
         return [*queues[start:], *queues[:start]][:count]
 
@@ -188,6 +188,8 @@ class Core:
             return
         if not layout.isdigit():
             raise ForeignStore(f"{address}: {key} is not dray's: choose another namespace or database")
+        if int(layout) < LAYOUT:
+            await self.call(command(key, "SET", key, LAYOUT))
         if int(layout) > LAYOUT:
             raise NewerLayout(
                 f"{address}: namespace {self.keys.namespace} was written by a newer dray (layout "

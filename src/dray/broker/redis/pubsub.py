@@ -97,7 +97,6 @@ class _Messages:
 
     def _reset(self) -> None:
         self._subscribed.clear()
-        self._counts.clear()
         self._drop_messages()
 
     def _drop_messages(self) -> None:

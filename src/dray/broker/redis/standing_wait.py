@@ -48,7 +48,7 @@ class StandingWait:
         """Queues that woke it, not reported yet."""
         self._breaks = subscriber.breaks
         self._notices = subscriber.counter(self._channels[1:])
-        self._ask_at = 0.0
+        self._ask_at = self._ping_at = 0.0
         self._passing: set[asyncio.Task[None]] = set()
         self.waiting = False
         self.used_at = time.monotonic()
@@ -67,9 +67,10 @@ class StandingWait:
                 left = deadline - time.monotonic()
                 if wake != Wake() or left <= 0:
                     return wake
-                await self._sleep(counter, min(left, slice, self._next_check()), slice)
+                await self._sleep(counter, min(left, slice, self._next_check(queues)), slice)
         finally:
             self.waiting, self.used_at = False, time.monotonic()
+            self.message_came()  # one that this wait did not report
 
     def news(self, queues: Sequence[str]) -> Wake:
         """The wake-ups since the last call."""
@@ -97,11 +98,15 @@ class StandingWait:
             self._pass_on([name for name in self._rung if name not in before])
 
     async def leave(self) -> None:
-        """Unregister everywhere."""
-        keys = [self._core.keys.queue(name) + "sleep" for name in self._asleep]
-        self._asleep.clear()
+        """Unregister everywhere, also where a check may have registered it unnoticed; pass wake-ups on."""
+        keys = [self._core.keys.queue(name) + "sleep" for name in self._names]
         with contextlib.suppress(BrokerError):
-            await self._core.calls([command(key, "HDEL", key, self.waiter) for key in keys])
+            replies = await self._core.calls([command(key, "HDEL", key, self.waiter) for key in keys])
+            gone = [name for name, left in zip(self._names, replies, strict=True) if not left]
+            missed = [name for name in gone if name in self._asleep]
+            self._read()
+            self._pass_on(list({**self._rung, **dict.fromkeys(missed)}))
+        self._asleep.clear()
         if self._passing:
             await asyncio.gather(*self._passing)
 
@@ -151,12 +156,17 @@ class StandingWait:
         args = (self.waiter, int(length * 1000), self._session, 1, *filter_args(self.filter))
         return self._core.on_queue("check_for_work", queue, None, *args, self._number * MARK + place)
 
-    def _next_check(self) -> float:
-        return max(0.0, min(self._asleep.values(), default=0.0) - time.monotonic())
+    def _next_check(self, queues: Sequence[str]) -> float:
+        """Seconds until one of the queues must be checked; a little at least, so that the loop turns."""
+        times = [self._asleep[name] for name in queues if name in self._asleep]
+        return max(0.001, min(times, default=0.0) - time.monotonic())
 
     async def _sleep(self, counter: int, nap: float, slice: float) -> None:
         await self._subscriber.sleep(self._channels, counter, nap)
-        if nap == slice and self._subscriber.counter(self._channels) == counter:
+        if self._subscriber.counter(self._channels) != counter:
+            self._ping_at = time.monotonic() + slice
+        elif time.monotonic() >= self._ping_at:
+            self._ping_at = time.monotonic() + slice
             await self._subscriber.check()
 
     def _pass_on(self, queues: Sequence[str]) -> None:
@@ -167,4 +177,5 @@ class StandingWait:
 
     async def _wake_others(self, queues: Sequence[str]) -> None:
         with contextlib.suppress(BrokerError):
-            await self._core.calls([self._core.on_queue("pass_on", name, None) for name in queues])
+            filter = filter_args(self.filter)
+            await self._core.calls([self._core.on_queue("pass_on", name, None, *filter) for name in queues])

@@ -129,9 +129,10 @@ async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
     repair.finished["intent"] += await finish_intents(core, now)
     await clean_up(core, step.left)
     await _forget_queues(core, step.idle, now)
-    await forward(core, queues, now, limit)
+    touched = list(dict.fromkeys([*queues, *(name for name, _ in step.left)]))
+    await forward(core, touched, now, limit)
     full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
-    more = full or await _posted(core, queues)
+    more = full or await _posted(core, touched)
     repairs, finished = found(repair.repairs), found(repair.finished)
     done = (forwarded, sum(promoted), lapsed, freed, expired, pruned)
     return Swept(*done, repairs, more, step.freed_by, finished)

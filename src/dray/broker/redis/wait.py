@@ -71,14 +71,17 @@ class Waits:
         if interest.session is not None and self._can_stand(interest):
             standing = await self._stand(interest.session, interest.filter)
             return await standing.wait(interest.queues, timeout, self._slice)
-        try:
-            waiter = self._free.pop()
-        except IndexError:
-            waiter = f"{self._core.name}.{next(self._names)}"
+        waiter = self._name()
         try:
             return await self._wait(interest, timeout, waiter)
         finally:
             self._free.append(waiter)
+
+    def _name(self) -> str:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return f"{self._core.name}.{next(self._names)}"
 
     @property
     def _slice(self) -> float:
@@ -201,7 +204,7 @@ class Waits:
         old = [name for name, one in self._standing.items() if name == session or _is_over(one)]
         for name in old:
             await self.leave(name)
-        waiter, number = f"{self._core.name}.{next(self._names)}", next(self._sleeps) % MARK
+        waiter, number = self._name(), next(self._sleeps) % MARK
         standing = StandingWait(self._core, self._subscriber, session, filter, waiter, number)
         self._standing[session] = self._by_channel[self._core.keys.waiter_channel(waiter)] = standing
         return standing
@@ -212,6 +215,7 @@ class Waits:
         if standing is not None:
             await standing.leave()
             self._by_channel.pop(self._core.keys.waiter_channel(standing.waiter), None)
+            self._free.append(standing.waiter)
 
     def _message_came(self, channel: str) -> None:
         standing = self._by_channel.get(channel)

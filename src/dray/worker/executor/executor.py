@@ -271,6 +271,7 @@ class Executor(Runs):
         self.slots.filled = self.slots.filled or 0 < free == len(taken)
         if past:
             self.slots.past_threads = len(taken) == request.want
+            turns.passed(request)
         else:
             # In a burst, outcomes that are being settled may make jobs ready after this take: take again.
             self._no_work = not turns.took(request, taken) and not (settling and self._burst)

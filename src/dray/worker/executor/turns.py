@@ -192,6 +192,11 @@ class Turns:
             self._had_turn(request.turns[0], has_more=full)
         return (full and bool(request.queues)) or any(self._hot)
 
+    def passed(self, request: TakeRequest) -> None:
+        """Note a take that asked for some tasks only: the queues had their turn, and may have more."""
+        for queue in request.turns:
+            self._had_turn(queue, has_more=True)
+
     def _had_turn(self, queue: str, has_more: bool) -> None:
         for hot in self._hot:
             if queue in hot:

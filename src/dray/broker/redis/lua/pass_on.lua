@@ -1,6 +1,13 @@
 -- pass_on: wakes another sleeper in place of one that was woken but is busy.
--- uses: base
+-- uses: base job lanes
 --
+-- ARGV[3..5] filter of the busy one: version, tasks, priorities
 -- returns nothing
-for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, 15)) do woken.ready[class] = 1 end
+local filter, found = read_filter(3), 0
+for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, -1)) do
+  if can_run(filter, class) and not paused(string.match(class, '^%d+|(.-)|')) then
+    woken.ready[class], found = 1, found + 1
+    if found == 16 then break end
+  end
+end
 close()
