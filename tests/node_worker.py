@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -43,17 +44,23 @@ def installed(source: Path = EXAMPLE) -> Path:
     said = hashlib.sha256(b"".join((source / name).read_bytes() for name in names)).hexdigest()[:16]
     folder = ROOT / "build" / f"{source.name.replace('_', '-')}-{said}"
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "installed").exists():
-        for name in names:
-            shutil.copy(source / name, folder)
-        command = [program("npm"), "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund"]
-        environ = os.environ | {"PATH": search_path()}  # npm itself looks for node
-        done = subprocess.run(
-            command, cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        (folder / "installed").touch()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # npm removes what another test process is starting from
+        if not (folder / "installed").exists():
+            for name in names:
+                shutil.copy(source / name, folder)
+            _install(folder)
+            (folder / "installed").touch()
     return folder
+
+
+def _install(folder: Path) -> None:
+    command = [program("npm"), "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund"]
+    environ = os.environ | {"PATH": search_path()}  # npm itself looks for node
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def unpacked(folder: Path) -> Path:

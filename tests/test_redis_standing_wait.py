@@ -239,8 +239,6 @@ def test_a_wake_up_is_passed_on_past_tasks_that_no_sleeper_knows(server: Server)
         for n in range(20):
             foreign = [Job(id=f"{name}:{n + 100:032x}", task=f"foreign{n}", queue=name) for name in NAMES]
             await bob.put(foreign)
-                [Job(id=f"{name}:{n + 100:032x}", task=f"foreign{n}", queue=name) for name in NAMES]
-            )
         interest = {name: Interest(queues=NAMES, filter=known, session=name) for name in ("ann", "bob")}
         busy = asyncio.ensure_future(ann.wait(interest["ann"], 60))
         idle = asyncio.ensure_future(bob.wait(interest["bob"], 60))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
-import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import grpc
@@ -26,10 +26,6 @@ HTTP_MAX = 200
 GRPC_MAX = 220
 """Of one Enqueue; about a fifth is grpcio's own."""
 BODY = json.dumps({"task": "add", "args": [1], "queue": "default"}).encode()
-REQUEST = (
-    b"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
-)
 
 
 @pytest.fixture(scope="module")
@@ -59,43 +55,72 @@ def shop(broker: str) -> App:
     return app
 
 
-async def fewest(ask: threading.Thread, asked: threading.Semaphore, answered: asyncio.Event) -> int:
-    """The calls of the cheapest of several requests, which another thread makes when it is allowed to."""
-    counts = []
-    ask.start()
-    for _ in range(30):
-        answered.clear()
-        counter = Counter()
-        asked.release()
-        sys.setprofile(counter)
+ROUNDS = 30
+
+
+class Asker:
+    """Makes one request after the other in a thread of its own, each when it is allowed to."""
+
+    def __init__(self, ask: Callable[[Callable[[], None], Callable[[], None]], None]) -> None:
+        self._ask, self._loop = ask, asyncio.get_running_loop()
+        self._allowed, self._answered = threading.Semaphore(0), asyncio.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
         try:
-            await answered.wait()
-        finally:
-            sys.setprofile(None)
-        counts.append(counter.calls)
-    return min(counts)
+            self._ask(self._wait, self._tell)
+        except BaseException as error:
+            self._error = error
+            self._tell()
+
+    def _wait(self) -> None:
+        assert self._allowed.acquire(timeout=60)
+
+    def _tell(self) -> None:
+        self._loop.call_soon_threadsafe(self._answered.set)
+
+    async def fewest(self) -> int:
+        """The calls of the cheapest of the requests."""
+        counts = []
+        self._thread.start()
+        for _ in range(ROUNDS):
+            self._answered.clear()
+            counter = Counter()
+            self._allowed.release()
+            sys.setprofile(counter)
+            try:
+                await self._answered.wait()
+            finally:
+                sys.setprofile(None)
+            if self._error is not None:
+                raise self._error
+            counts.append(counter.calls)
+        await asyncio.to_thread(self._thread.join)
+        return min(counts)
 
 
 def test_a_submit_over_http_costs_few_calls(broker: str) -> None:
     async def scene() -> int:
-        app, asked, answered = shop(broker), threading.Semaphore(0), asyncio.Event()
+        app = shop(broker)
         service = HttpService(app, access="keyless", hosts=frozenset({"127.0.0.1"}))
-        loop = asyncio.get_running_loop()
-
-        def ask(port: int) -> None:
-            with socket.create_connection(("127.0.0.1", port), 30) as connection:
-                for _ in range(30):
-                    asked.acquire()
-                    connection.sendall(REQUEST)
-                    assert connection.recv(65536).startswith(b"HTTP/1.1 201")
-                    loop.call_soon_threadsafe(answered.set)
 
         async with opened(service) as (_, port):
-            thread = threading.Thread(target=ask, args=(port,))
+
+            def ask(wait: Callable[[], None], tell: Callable[[], None]) -> None:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+                for _ in range(ROUNDS):
+                    wait()
+                    connection.request("POST", "/api/jobs", BODY, {"Content-Type": "application/json"})
+                    reply = connection.getresponse()
+                    assert reply.status == 201, reply.read()
+                    reply.read()
+                    tell()
+                connection.close()
+
             try:
-                return await fewest(thread, asked, answered)
+                return await Asker(ask).fewest()
             finally:
-                await asyncio.to_thread(thread.join)
                 await (await app.client.loop_link()).broker.close()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -105,27 +130,24 @@ def test_a_submit_over_http_costs_few_calls(broker: str) -> None:
 
 def test_an_enqueue_over_grpc_costs_few_calls(broker: str) -> None:
     async def scene() -> int:
-        app, asked, answered = shop(broker), threading.Semaphore(0), asyncio.Event()
+        app = shop(broker)
         server = await serve_grpc(app, "127.0.0.1:0")
-        loop = asyncio.get_running_loop()
 
-        def ask() -> None:
+        def ask(wait: Callable[[], None], tell: Callable[[], None]) -> None:
             with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
                 enqueue = channel.unary_unary(
                     "/dray.v1.TaskQueue/Enqueue",
                     request_serializer=pb.EnqueueRequest.SerializeToString,
                     response_deserializer=pb.EnqueueResponse.FromString,
                 )
-                for _ in range(30):
-                    asked.acquire()
+                for _ in range(ROUNDS):
+                    wait()
                     enqueue(pb.EnqueueRequest(task="add", args_json="[1]", queue="default"), timeout=30)
-                    loop.call_soon_threadsafe(answered.set)
+                    tell()
 
-        thread = threading.Thread(target=ask)
         try:
-            return await fewest(thread, asked, answered)
+            return await Asker(ask).fewest()
         finally:
-            await asyncio.to_thread(thread.join)
             await server.stop(1)
             await (await app.client.loop_link()).broker.close()
 

@@ -11,6 +11,7 @@ from test_serve_connections import BOTH, ask, is_cut, opened
 
 from dray.serve.http_protocol import HttpProtocol
 from dray.serve.http_request import HEADERS_MAX
+from dray.serve.httptools_protocol import PIPELINED_MAX, HttptoolsProtocol
 
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -137,3 +138,11 @@ def test_what_has_no_end_is_cut_off_before_it_takes_memory(case: str, protocol: 
             writer.close()
 
     asyncio.run(scene())
+
+
+def test_requests_that_wait_for_the_answer_to_another_are_bounded() -> None:
+    heard, seen = answers(HttptoolsProtocol, HIDDEN * 3000)
+    assert len(seen.requests) <= PIPELINED_MAX + 1, "the connection was ended"
+    assert heard.count(b"HTTP/1.1 200") <= PIPELINED_MAX + 1
+    heard, seen = answers(HttptoolsProtocol, HIDDEN * (PIPELINED_MAX - 1) + LAST)
+    assert heard.count(b"HTTP/1.1 200") == PIPELINED_MAX

@@ -33,11 +33,19 @@ HANDLERS, THREADS = list(logging.getLogger().handlers), threading.active_count()
 app = App("shop", broker={url!r})
 
 
+def open_files():
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            yield os.readlink(f"/proc/self/fd/{{fd}}")
+        except FileNotFoundError:  # that of the listing itself
+            pass
+
+
 @app.task
 def look() -> dict[str, object]:
     return {{
         "parent": os.getppid(),
-        "files": sorted(os.readlink(f"/proc/self/fd/{{fd}}") for fd in os.listdir("/proc/self/fd")[:-1]),
+        "files": sorted(open_files()),
         "group": os.getpgid(0) == os.getpid(),
         "argv": sys.argv,
         "main": sys.modules["__main__"].__name__,

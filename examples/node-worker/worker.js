@@ -118,11 +118,11 @@ class Stream {
   hear({ started, jobs, settled, stops }) {
     if (started) this.started = true;
     for (const one of settled) this.settle(one);
+    for (const job of jobs) this.perform(job); // before stops: a job may come together with the order to stop it
     for (const { id, run, lost } of stops) {
       const held = this.runs.get(id);
       if (held?.job.run === run) held.stop.abort(lost ? 'lost' : 'cancelled');
     }
-    for (const job of jobs) this.perform(job);
   }
 
   settle({ id, run, status: state, refused }) {

@@ -141,7 +141,8 @@ class WorkLoop:
 
     async def _sleep(self) -> None:
         """Until there is something to do."""
-        end = self._heard_at + self._lease / 1000
+        # Without room its messages are not read, so its silence says nothing.
+        end = self._loop.time() + _LOOK_AGAIN if self._is_full() else self._heard_at + self._lease / 1000
         if self._heard_at > self._renewed_at:
             end = min(end, self._renewed_at + self._lease / 3000)
         if self._progress:
@@ -185,6 +186,9 @@ class WorkLoop:
             if self.holds(id, run):
                 del self._held[id]
                 self._order(id, run, "lost")
+            if (id, run) == self._suspect:  # it will not be settled here
+                self._suspect = None
+                await suspects.unmark(self._session.broker, id, run)
         for id, run in heard.cancelled:
             if self.holds(id, run) and not self._held[id].stopping:
                 self._held[id] = self._held[id]._replace(stopping=True)
@@ -292,13 +296,14 @@ class WorkLoop:
         except Exception:  # whatever it is, the calls of the loop meet it too
             await asyncio.sleep(1)
             self._renew_now = True
-        self._wait = None
+        if self._wait is asyncio.current_task():  # not one that was dropped
+            self._wait = None
         self._no_work = False
         self._wake.set()
 
     async def _stop_waiting(self) -> None:
-        if self._wait is not None:
-            self._wait.cancel()
+        for wait in self._waits:
+            wait.cancel()
         await asyncio.gather(*self._waits, return_exceptions=True)
 
 

@@ -16,6 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from dray.serve.errors import Refused
 from dray.serve.http_request import HEADERS_MAX, headers_too_large, invalid_framing
 
+PIPELINED_MAX = 100
+"""Requests of a connection that may wait for the answer to another; h11 reads one at a time."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -91,6 +93,9 @@ class HttptoolsProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers, self._unused = False, 0
+        if len(self.pipeline) >= PIPELINED_MAX:
+            message = f"at most {PIPELINED_MAX} requests may wait for the answer to another"
+            raise Refused(400, "too_many_pipelined", message)
         version = self.parser.get_http_version()
         if self._hosts != 1 and (self._hosts or version != "1.0"):
             raise Refused(400, "invalid_host", "send one Host header", "Host")
@@ -111,7 +116,12 @@ class HttptoolsProtocol(HttpToolsProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Answer, unless a reply has begun or others are due before it; then hang up."""
         cycle: Any = self.cycle  # None before the first request
-        begun = cycle is not None and cycle.response_started and not cycle.response_complete
+        # Also if an earlier request is still being handled: the answer would be taken for its own.
+        begun = (
+            cycle is not None
+            and not cycle.response_complete
+            and (cycle.response_started or not cycle.more_body)
+        )
         if not self.transport.is_closing() and not begun and not self.pipeline:
             body = _encode(
                 {"error": {"code": refused.code, "message": refused.message, "field": refused.field}}

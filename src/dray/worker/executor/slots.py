@@ -86,7 +86,7 @@ class Slots:
     def leaves_loop(self) -> bool:
         """Count a run that leaves the event loop; false if there is no room for it."""
         if self.off_loop >= self.off_loop_limit:
-            self._share = 1.0
+            self._share, self.past_threads = 1.0, False
             return False
         self.off_loop += 1
         self._left += 1

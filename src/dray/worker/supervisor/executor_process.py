@@ -193,6 +193,8 @@ class ExecutorProcess:
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except (AttributeError, OSError):  # not Linux, or too old: a thread waits instead
+            if not isinstance(self._process, SpawnedExecutor):
+                raise  # only its parent could wait for it
             threading.Thread(target=self._wait_in_thread, args=(loop,), daemon=True).start()
             return
         loop.add_reader(self._pidfd, self._exited)

@@ -90,6 +90,8 @@ class Template:
         try:
             return reap(pid)  # without its parent it may have become ours
         except ChildProcessError:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # as `reap` does with processes of its jobs
             return 1
 
     def _ask(self, request: _Fork | _Reap, fds: tuple[int, ...] = ()) -> int:
@@ -109,7 +111,9 @@ class Template:
         return self._control.fileno() < 0
 
     def close(self) -> None:
-        """End it. Executors live on."""
+        """End it. Executors live on. Once only: its number may belong to another process later."""
+        if self._control.fileno() < 0:
+            return
         self._control.close()
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
