@@ -35,7 +35,7 @@ OUTSIDE = re.compile(
 )
 """Paths of one machine and names of registries: true for one reader only, so they stay out of every file."""
 
-INSTALLED_LINES_MAX, CODE_LINES_MAX = 51_800, 37_600
+INSTALLED_LINES_MAX, CODE_LINES_MAX = 51_900, 37_700
 """A ratchet: all lines, and those of code, of what is installed. They grow only with a new capability."""
 TESTS_PER_RUNTIME_MIN = 1.09
 """A ratchet: the number only gets larger."""
