@@ -115,7 +115,8 @@ class _Log(logging.Handler):
 
     def close(self) -> None:
         self._logger.removeHandler(self)
-        self._logger.level, self._logger.propagate = self._before
+        level, self._logger.propagate = self._before
+        self._logger.setLevel(level)  # loggers remember which levels are off until this is called
         super().close()
 
 
