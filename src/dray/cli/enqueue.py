@@ -134,7 +134,8 @@ def enqueue_command(
     sends a text, a number and an object. Quote twice to send the text "3": '"3"'. Text that begins with a
     dash goes after --; negative numbers need not.
 
-    With --wait, it is told after two seconds why the job has not ended yet, and again when that changes.
+    With --wait, the command prints after two seconds why the job has not ended yet, and again when that
+    changes.
 
     Ends with 0 when it is enqueued (with --wait: when it succeeded), 1 when it failed, 3 when --timeout is
     over before it is finished.
