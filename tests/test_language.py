@@ -18,7 +18,7 @@ UNCLEAR = re.compile(
 )
 """Words that make a reader ask who, or what: say the noun instead."""
 
-LEFT: dict[str, int] = {"broker/sqlite": 3, "cli": 4}
+LEFT: dict[str, int] = {"broker/sqlite": 3, "cli": 3}
 """Uses that are left, by room. Numbers here only get smaller; then the line goes."""
 
 
