@@ -1,6 +1,9 @@
 """Where jobs live. `connect` opens the broker that a URL names.
 
 blocking           runs a verb without an event loop
+actions            changes by hand, and the jobs or queues they select
+durable            the log and the mailbox of a durable job
+interest           the interest of a waiter, and the reply of `wait`
 verbs              the documented verbs of every broker, their arguments and replies
 servers            memory and CPU use of the servers behind a broker
 repairs            the kinds of damage that `sweep` repairs
@@ -27,6 +30,7 @@ __all__ = ["Broker", "connect"]
 SCHEMES: Final = (
     *("memory", "sqlite", "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster"),
     *("valkey", "valkeys", "valkey+unix", "valkey+cluster"),
+    *("redis+sentinel", "rediss+sentinel", "valkey+sentinel"),
 )
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, cast
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, Literal, cast
 
 from msgspec import UNSET, UnsetType
 
 from dray.broker import checks
+from dray.broker.actions import Edited, Ids, JobAction, Query, Scope, ScopeAction
+from dray.broker.durable import MemoWrite, Message, Sent
 from dray.broker.verbs import (
     PAGE_MAX,
     Accepted,
@@ -23,22 +25,16 @@ from dray.broker.verbs import (
     Doc,
     DocReply,
     DocWrite,
-    Edited,
     Feed,
     Filter,
     Heard,
-    Ids,
     Interest,
-    JobAction,
     Page,
-    Query,
     Ref,
-    Scope,
-    ScopeAction,
     Swept,
     Wake,
 )
-from dray.job import Job, Outcome, Record, Settled, Taken, check_name, check_word
+from dray.job import Job, Outcome, Record, Settled, State, Taken, Verdict, check_name, check_word
 
 Durability = Literal["normal", "full"]
 
@@ -51,6 +47,8 @@ def wall_clock() -> int:
 class BaseBroker(Broker):
     """Every verb, with its arguments checked; `Broker` documents them."""
 
+    hands_over = False
+
     async def put(
         self,
         jobs: Sequence[Job],
@@ -61,6 +59,12 @@ class BaseBroker(Broker):
     ) -> list[Accepted]:
         checks.check_puts(jobs, when, durability)
         return await self._put(jobs, when, durability, now)
+
+    def put_checked(
+        self, jobs: Sequence[Job], *, durability: Durability | None = None
+    ) -> Coroutine[Any, Any, list[Accepted]]:
+        """`put` of jobs that are known to be valid, as the client's job builder makes them."""
+        return self._put(jobs, None, durability, None)
 
     @abstractmethod
     async def _put(
@@ -184,6 +188,43 @@ class BaseBroker(Broker):
     async def _find(
         self, query: Query, cursor: str | None, limit: int, newest: bool, now: int | None
     ) -> Page: ...
+
+    async def memo(
+        self, session: str, writes: Sequence[MemoWrite], *, now: int | None = None
+    ) -> list[Verdict]:
+        checks.check_memos(session, writes)
+        return await self._memo(session, writes, now)
+
+    @abstractmethod
+    async def _memo(self, session: str, writes: Sequence[MemoWrite], now: int | None) -> list[Verdict]: ...
+
+    async def recall(self, id: str, position: int = 0, *, limit: int = 1000) -> list[bytes]:
+        checks.check_recall(id, position, limit)
+        return await self._recall(id, position, limit)
+
+    @abstractmethod
+    async def _recall(self, id: str, position: int, limit: int) -> list[bytes]: ...
+
+    async def send(self, id: str, name: str, message: str, body: bytes, *, now: int | None = None) -> Sent:
+        checks.check_send(id, name, message, body)
+        return await self._send(id, name, message, body, now)
+
+    @abstractmethod
+    async def _send(self, id: str, name: str, message: str, body: bytes, now: int | None) -> Sent: ...
+
+    async def mailbox(self, id: str, name: str, after: int = 0, *, limit: int = 100) -> list[Message]:
+        checks.check_mailbox(id, name, after, limit)
+        return await self._mailbox(id, name, after, limit)
+
+    @abstractmethod
+    async def _mailbox(self, id: str, name: str, after: int, limit: int) -> list[Message]: ...
+
+    async def tally(self, owner: str, queues: Sequence[str]) -> dict[State, int]:
+        checks.check_tally(owner, queues)
+        return await self._tally(owner, queues)
+
+    @abstractmethod
+    async def _tally(self, owner: str, queues: Sequence[str]) -> dict[State, int]: ...
 
     async def doc(
         self,

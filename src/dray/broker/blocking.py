@@ -15,5 +15,10 @@ def run_blocking(call: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+    raise suspended(call)
+
+
+def suspended(call: Coroutine[Any, Any, Any]) -> RuntimeError:
+    """End a call that should not have suspended."""
     call.close()
-    raise RuntimeError("this broker was not opened with blocking=True")
+    return RuntimeError("this broker was not opened with blocking=True")

@@ -8,15 +8,9 @@ from typing import Any, Final, TypeVar, cast, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dray.broker.verbs import (
-    PAGE_MAX,
-    PUT_STEP,
-    Beat,
+from dray.broker.actions import (
     Cancel,
-    DocWrite,
-    Filter,
     Ids,
-    Interest,
     JobAction,
     Pause,
     Query,
@@ -27,9 +21,12 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
+from dray.broker.durable import MEMO_BYTES_MAX, MEMOS_MAX, MESSAGE_MAX, MemoWrite
+from dray.broker.verbs import PAGE_MAX, PUT_STEP, Beat, DocWrite, Filter, Interest, NextTake
 from dray.codec.values import describe
-from dray.errors import InvalidInput, UnknownDependency
+from dray.errors import InvalidInput, TooLarge, UnknownDependency
 from dray.job import (
+    NAME,
     Error,
     Job,
     Outcome,
@@ -38,17 +35,20 @@ from dray.job import (
     Progress,
     Record,
     State,
+    Suspension,
     check_name,
     check_progress_data,
     check_word,
     queue_of,
 )
-from dray.policy import Rate, Retention, check_batch
+from dray.policy import WAITS_MAX, Rate, Retention, check_batch
 
 T = TypeVar("T")
 TIME_MAX: Final = 1 << 52
 WANT_MAX: Final = 10_000
 DOC_MAX: Final = 1 << 20
+NAMES_MAX: Final = 1000
+"""Names of events that one call may give."""
 FEED_KEPT: Final = 10 * 60_000
 """Milliseconds after its newest entry for which the feed of a queue without jobs is kept."""
 FREE_STEP: Final = 1000
@@ -81,8 +81,10 @@ def check_take(
     session: str, request: int, queues: Sequence[str], filter: Filter, want: int, share: int | None
 ) -> None:
     check_word("session", session)
-    _check_int("request", request, 1, TIME_MAX)
-    _check_int("want", want, 0, WANT_MAX)
+    if type(request) is not int or not 1 <= request <= TIME_MAX:
+        _check_int("request", request, 1, TIME_MAX)
+    if type(want) is not int or not 0 <= want <= WANT_MAX:
+        _check_int("want", want, 0, WANT_MAX)
     if share is not None:
         _check_int("share", share, 1, WANT_MAX)
     _check_queues(queues)
@@ -93,11 +95,13 @@ def _check_queues(queues: Sequence[str]) -> None:
     if isinstance(queues, str):
         raise InvalidInput("queues", queues, "a list of names is allowed")
     for queue in queues:
-        check_name("queue", queue)
+        if type(queue) is not str or not NAME.fullmatch(queue):
+            check_name("queue", queue)
 
 
 def _check_filter(filter: Filter) -> None:
-    _check_int("version", filter.version, 1, TIME_MAX)
+    if filter.version != 1 or type(filter.version) is not int:
+        _check_int("version", filter.version, 1, TIME_MAX)
     if filter.tasks is not None and not isinstance(filter.tasks, frozenset):
         raise InvalidInput("tasks", filter.tasks, "a frozenset of names, or None for any, is allowed")
     for priority in filter.priorities or ():
@@ -107,8 +111,17 @@ def _check_filter(filter: Filter) -> None:
 def check_wait(interest: Interest, timeout: float) -> None:
     _check_queues(interest.queues)
     _check_filter(interest.filter)
+    if interest.next_take is not None:
+        _check_next_take(interest, interest.next_take)
     if not 0 <= timeout <= TIME_MAX:
         raise InvalidInput("timeout", timeout, "a number of seconds from 0 is allowed")
+
+
+def _check_next_take(interest: Interest, take: NextTake) -> None:
+    check_word("session", interest.session or "")
+    _check_int("request", take.request, 1, TIME_MAX)
+    if not take.queues or not set(take.queues) <= set(interest.queues):
+        raise InvalidInput("next_take", take.queues, "some of the queues of the interest are allowed")
 
 
 def check_beats(beats: Sequence[Beat]) -> None:
@@ -130,7 +143,8 @@ def check_settle(session: str, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         if type(outcome.id) is not str:
             check_word("id", outcome.id)
-        _check_int("run", outcome.run, 1, TIME_MAX)
+        if type(outcome.run) is not int or not 1 <= outcome.run <= TIME_MAX:
+            _check_int("run", outcome.run, 1, TIME_MAX)
         if type(outcome.kind) is not OutcomeKind:
             raise InvalidInput("kind", outcome.kind, f"one of {', '.join(OutcomeKind)} is allowed")
         if outcome.at is not None:
@@ -143,6 +157,91 @@ def check_settle(session: str, outcomes: Sequence[Outcome]) -> None:
             _check_text("reason", outcome.reason)
         if outcome.together != 1:
             _check_int("together", outcome.together, 1, TIME_MAX)
+        if outcome.suspend is not None or outcome.kind is OutcomeKind.SUSPENDED:
+            _check_suspension(outcome)
+
+
+def _check_suspension(outcome: Outcome) -> None:
+    suspend = outcome.suspend
+    if type(suspend) is not Suspension or outcome.kind is not OutcomeKind.SUSPENDED:
+        raise InvalidInput("suspend", suspend, "a Suspension goes with the kind suspended, and no other")
+    if suspend.until is not None:
+        _check_int("until", suspend.until, 0, TIME_MAX)
+    _check_numbers("events", suspend.events, NAMES_MAX)
+    _check_some("jobs", suspend.jobs, WAITS_MAX)
+    if outcome.id in suspend.jobs:
+        raise InvalidInput("jobs", suspend.jobs, "a job cannot wait for itself")
+    waits = suspend.until is not None or bool(suspend.events or suspend.jobs)
+    if waits == suspend.parked:
+        raise InvalidInput("suspend", suspend, "it waits for something, or is parked")
+
+
+def _check_some(field: str, ids: object, most: int) -> None:
+    if not isinstance(ids, tuple) or len(ids) > most or len(set(ids)) < len(ids):
+        raise InvalidInput(field, ids, f"a tuple of at most {most} ids, each once, is allowed")
+    for id in ids:
+        check_word(field, id)
+
+
+def _check_numbers(field: str, numbers: object, most: int) -> None:
+    if not isinstance(numbers, dict) or len(numbers) > most:
+        raise InvalidInput(field, numbers, f"a dict of at most {most} names to numbers is allowed")
+    for name, number in numbers.items():
+        check_word(field, name)
+        _check_int(field, number, 0, TIME_MAX)
+
+
+def check_memos(session: str, writes: Sequence[MemoWrite]) -> None:
+    check_word("session", session)
+    if len({write.id for write in writes}) < len(writes):
+        raise InvalidInput("writes", [write.id for write in writes], "one write per job is allowed")
+    for write in writes:
+        check_word("id", write.id)
+        _check_int("run", write.run, 1, TIME_MAX)
+        _check_int("position", write.position, 0, MEMOS_MAX)
+        entries: object = write.entries
+        if not isinstance(entries, tuple) or not all(isinstance(entry, bytes) for entry in entries):
+            raise InvalidInput("entries", entries, "a tuple of bytes is allowed")
+        _check_some("children", write.children, WAITS_MAX)
+        _check_numbers("consumed", write.consumed, NAMES_MAX)
+        if write.undo is not None and type(write.undo) is not bool:
+            raise InvalidInput("undo", write.undo, "true, false or None is allowed")
+
+
+def check_log_size(id: str, count: int, size: int) -> None:
+    """Refuse a log of more entries or bytes than one may have."""
+    if count > MEMOS_MAX:
+        raise TooLarge(f"the log of {id} would have {count} entries; {MEMOS_MAX} are allowed")
+    if size > MEMO_BYTES_MAX:
+        raise TooLarge(f"the log of {id} would have {size} bytes; {MEMO_BYTES_MAX} are allowed")
+
+
+def check_recall(id: str, position: int, limit: int) -> None:
+    check_word("id", id)
+    _check_int("position", position, 0, TIME_MAX)
+    check_page(limit)
+
+
+def check_send(id: str, name: str, message: str, body: bytes) -> None:
+    check_word("id", id)
+    check_word("name", name)
+    check_word("message", message)
+    if not isinstance(body, bytes):
+        raise InvalidInput("body", body, "bytes are allowed")
+    if len(body) > MESSAGE_MAX:
+        raise TooLarge(f"a message of {len(body)} bytes is more than {MESSAGE_MAX}")
+
+
+def check_mailbox(id: str, name: str, after: int, limit: int) -> None:
+    check_word("id", id)
+    check_word("name", name)
+    _check_int("after", after, 0, TIME_MAX)
+    check_page(limit)
+
+
+def check_tally(owner: str, queues: Sequence[str]) -> None:
+    check_word("owner", owner)
+    _check_queues(queues)
 
 
 def check_get(ids: Sequence[str], watch: str | None) -> None:
@@ -211,7 +310,7 @@ def check_doc(
 def check_edit(selection: Ids | Query | Scope, action: JobAction | ScopeAction, limit: int) -> None:
     check_page(limit)
     if not isinstance(action, JobAction | ScopeAction):
-        raise InvalidInput("action", action, "one of the actions of dray.broker.verbs is allowed")
+        raise InvalidInput("action", action, "one of dray.broker.actions is allowed")
     takes = "a Scope" if isinstance(action, ScopeAction) else "Ids or a Query"
     if isinstance(action, ScopeAction) != isinstance(selection, Scope):
         raise InvalidInput("selection", selection, f"{type(action).__name__} takes {takes}")
@@ -271,16 +370,23 @@ def _check_int(field: str, value: object, least: int, most: int) -> None:
 
 
 def shown_result(
-    ttl: int | None, result: bytes | None, finished: int | None, now: int, keep: Retention
+    ttl: int | None,
+    result: bytes | None,
+    finished: int | None,
+    now: int,
+    keep: Retention,
+    owner: str | None = None,
 ) -> bytes | None:
-    """The result, while it is kept; `ttl` is what the job itself says."""
+    """The result, while it is kept; `ttl` is what the job itself says. With an owner: as long as the job."""
     ttl = keep.result_ttl if ttl is None else ttl
-    return result if finished is None or now < finished + ttl else None
+    return result if owner is not None or finished is None or now < finished + ttl else None
 
 
-def error_kept(state: State, finished: int | None, now: int, keep: Retention) -> bool:
+def error_kept(
+    state: State, finished: int | None, now: int, keep: Retention, owner: str | None = None
+) -> bool:
     """A dead job keeps its error for good; the last error of one that ended otherwise is kept for a while."""
-    return state is State.DEAD or finished is None or now < finished + keep.error_ttl
+    return state is State.DEAD or owner is not None or finished is None or now < finished + keep.error_ttl
 
 
 def reader(type: Any, instead: T) -> Callable[[bytes], T]:

@@ -18,8 +18,14 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from dray.broker.actions import Edited, Ids, JobAction, Pause, Query, Scope, ScopeAction
 from dray.broker.blocking import run_blocking as run_blocking
-from dray.job import ENVELOPE_VERSION, Job, Outcome, Overflow, Progress, Record, Settled, State, Taken
+from dray.broker.durable import MemoWrite, Message, Sent
+from dray.broker.interest import Filter as Filter
+from dray.broker.interest import Interest as Interest
+from dray.broker.interest import NextTake as NextTake
+from dray.broker.interest import Wake as Wake
+from dray.job import Job, Outcome, Overflow, Progress, Record, Settled, State, Taken, Verdict
 from dray.policy import Retention
 
 PUT_STEP: Final = 1000
@@ -35,36 +41,6 @@ PAGE_MAX: Final = 1000
 
 Ref = tuple[str, int]
 """A run: job id and run number."""
-
-
-class Filter(msgspec.Struct, frozen=True):
-    """The jobs a worker can run. None means any."""
-
-    tasks: frozenset[str] | None = None
-    priorities: frozenset[int] | None = None
-    version: int = ENVELOPE_VERSION
-
-
-class Interest(msgspec.Struct, frozen=True, kw_only=True):
-    """The news a waiter wakes for: work, a notification for its session, or the end of watched jobs."""
-
-    queues: tuple[str, ...] = ()
-    filter: Filter = Filter()
-    session: str | None = None
-    watcher: str | None = None
-
-
-class Wake(msgspec.Struct, frozen=True):
-    """Why `wait` returned; all empty after a timeout."""
-
-    work: bool = False
-    told: bool = False
-    """The session has unread notifications; call `renew`."""
-    finished: tuple[str, ...] = ()
-    records: dict[str, Record] = {}
-    """Records of some of the finished jobs, where the notification carried them. Read the others."""
-    queues: tuple[str, ...] = ()
-    """With `work`: the queues of interest that have some."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -131,111 +107,12 @@ class Swept(msgspec.Struct, frozen=True):
     """Some kind of work reached the limit: call again."""
     freed_by: dict[str, int] = {}  # the same, by session that held them
     finished: dict[str, int] = {}  # steps that a client died in the midst of, by kind: routine, no damage
+    withdrawn: int = 0
+    """Runs that were handed over and not confirmed."""
 
     @property
     def repaired(self) -> int:
         return sum(self.repairs.values())
-
-
-class Ids(msgspec.Struct, frozen=True):
-    """Select jobs by id."""
-
-    ids: tuple[str, ...]
-
-
-class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Select jobs by what they are (`since`: created then or later). `state` and `queue` are looked up."""
-
-    state: State | None = None
-    queue: str | None = None
-    task: str | None = None
-    priorities: frozenset[int] | None = None
-    tag: str | None = None
-    group: str | None = None
-    key: str | None = None
-    parent: str | None = None
-    since: int | None = None
-
-
-class Scope(msgspec.Struct, frozen=True):
-    """Select a queue, or one task in a queue."""
-
-    queue: str
-    task: str | None = None
-
-
-class Cancel(msgspec.Struct, frozen=True):
-    """A job that runs is asked to stop; any other never starts. It is not retried."""
-
-    reason: str = "cancelled"
-    force: bool = False  # stop it at once, also if it was asked to stop before
-
-
-class Retry(msgspec.Struct, frozen=True):
-    """Run a finished job again, or a delayed one now, with all its retries."""
-
-
-class Delete(msgspec.Struct, frozen=True):
-    """Forget a job. A running one is refused: cancel it first."""
-
-
-class Reschedule(msgspec.Struct, frozen=True):
-    """Set the due time of a job that is scheduled, retrying or ready."""
-
-    due: int
-
-
-class Reprioritise(msgspec.Struct, frozen=True):
-    """Set the priority of a job that has not started."""
-
-    priority: int
-
-
-class Speculate(msgspec.Struct, frozen=True):
-    """Offer a running job (`speculate=True`) to another session: the first completion counts."""
-
-    run: int | None = None
-    """The newest run of the job: an offer that arrives when there is a newer one is refused."""
-
-
-class Pause(msgspec.Struct, frozen=True):
-    """Hand out nothing of this scope; running jobs finish."""
-
-    by: str = ""
-    reason: str = ""
-    at: int = 0
-    """Filled in by the broker."""
-
-
-class Resume(msgspec.Struct, frozen=True):
-    """Undo `Pause`."""
-
-
-class SetLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits set by an operator; they override what jobs declare. None removes one.
-
-    `enqueue_rate`, `max_ready`, `overflow` and `group_running` exist for a whole queue only.
-    """
-
-    rate: str | msgspec.UnsetType | None = msgspec.UNSET
-    enqueue_rate: str | msgspec.UnsetType | None = msgspec.UNSET
-    max_running: int | msgspec.UnsetType | None = msgspec.UNSET
-    max_ready: int | msgspec.UnsetType | None = msgspec.UNSET
-    overflow: Overflow | msgspec.UnsetType | None = msgspec.UNSET
-    group_running: int | msgspec.UnsetType | None = msgspec.UNSET
-
-
-JobAction = Cancel | Retry | Delete | Reschedule | Reprioritise | Speculate
-ScopeAction = Pause | Resume | SetLimits
-
-
-class Edited(msgspec.Struct, frozen=True):
-    """The changes of one step of `edit`. Continue with `cursor` until it is None."""
-
-    changed: tuple[str, ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
-    """Ids that were named but could not be changed, and why."""
-    cursor: str | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -350,6 +227,8 @@ class Broker(Protocol):
 
     namespace: str
     retention: Retention
+    hands_over: bool
+    """It may answer `Interest.next_take` in advance."""
 
     def clock(self) -> int:
         """The broker's time in milliseconds since the epoch, as known here without a call.
@@ -391,7 +270,8 @@ class Broker(Protocol):
         come, first served inside. Nothing paused, over a limit, or outside `filter` is handed out.
 
         `request` counts up. Repeating the last one returns the same runs, less those not held any more; an
-        older one is `InvalidInput`. A session that is unknown or past its lease raises `SessionLost`.
+        older one is `InvalidInput`. A session that is unknown or past its lease raises `SessionLost`. A queue
+        that has answered the request in advance (`Interest.next_take`) gives what it handed over, no more.
         """
 
     async def settle(
@@ -422,7 +302,9 @@ class Broker(Protocol):
         """One bounded step of upkeep; each kind of work gets its own `limit`.
 
         Forwards the outbox, makes due jobs ready, frees what lapsed sessions held (unless `lapse` is
-        False: a sweeper that was out of contact itself must not judge others), buries expired jobs,
+        False: a sweeper that was out of contact itself must not judge others), withdraws runs that were
+        handed over and not confirmed for `CONFIRM_WITHIN` (likewise unless `lapse` is False: the run ends as
+        given back, and its session hears that it is lost), buries expired jobs,
         prunes what is past its retention and feeds of empty queues (`FEED_KEPT`), repairs what is
         inconsistent, finishes what clients that died had begun.
         """
@@ -472,6 +354,32 @@ class Broker(Protocol):
     async def usage(self, job: Job, *, now: int | None = None) -> Usage:
         """The use of the limits that apply to this job."""
 
+    async def memo(
+        self, session: str, writes: Sequence[MemoWrite], *, now: int | None = None
+    ) -> list[Verdict]:
+        """Append to the logs of durable jobs; one verdict per write, in order.
+
+        Accepted only from the session that holds the run, at the position where the log ends; `already` if
+        these entries are there. A log that would be too long is `TooLarge`. The log, the mailbox and the
+        children of a job go with its record, and a replay after an undo begins with an empty log.
+        """
+
+    async def recall(self, id: str, position: int = 0, *, limit: int = 1000) -> list[bytes]:
+        """Entries of a job's log from `position` on: a page of at most `limit` entries and about 4 MiB."""
+
+    async def send(self, id: str, name: str, message: str, body: bytes, *, now: int | None = None) -> Sent:
+        """Put a message into the mailbox of an unfinished job, and wake the job if it waits for that name.
+
+        `message` is its id: the same one again has no effect, while it is among the newest `MESSAGE_IDS_MAX`
+        of its name. A mailbox holds `MAILBOX_MAX` messages per name.
+        """
+
+    async def mailbox(self, id: str, name: str, after: int = 0, *, limit: int = 100) -> list[Message]:
+        """Messages of one name, in order: those with a number above `after`."""
+
+    async def tally(self, owner: str, queues: Sequence[str]) -> dict[State, int]:
+        """The nodes of a flow in these queues, by state."""
+
     async def doc(
         self,
         kind: str,
@@ -491,7 +399,10 @@ class Broker(Protocol):
         """Entries after `cursor`; `{}` starts with the oldest kept, None with the next one to come."""
 
     async def wait(self, interest: Interest, timeout: float) -> Wake:
-        """Sleep until there may be something of interest, or for `timeout` seconds. Never a busy poll."""
+        """Sleep until there may be something of interest, or for `timeout` seconds. Never a busy poll.
+
+        With `next_take`, a sleeper may be handed a job: see `NextTake`.
+        """
 
     async def audit(self) -> list[str]:
         """One sentence per inconsistency; empty when there is none. For tests and `dray doctor`."""

@@ -56,7 +56,7 @@ class InProcessWorker:
         self._isolate, self._live = isolate, live
         self.name = f"test-{next(_numbers)}"
         self.tasks, self.middleware = dict(app.tasks), app.run_middleware
-        self.filter = Filter(tasks=frozenset(app.tasks))
+        self.filter = Filter(tasks=frozenset(app.all_tasks()))
         self.lives: dict[Ref, RunState] = {}
         self.stuck: list[Outcome] = []
         self.executor: SequentialExecutor | None = None

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from dray.broker.verbs import Filter, Interest, Wake
+from dray.broker.verbs import Filter, Interest, NextTake, Wake
 from dray.testing.loops import call_soon
 from dray.testing.memory_store import HarnessStore
-from dray.worker.executor.listener import Listener
+from dray.worker.executor.listener import Aim, Listener
 
 
 class InProcessListener(Listener):
@@ -21,15 +21,15 @@ class InProcessListener(Listener):
         store: HarnessStore,
         queues: tuple[str, ...],
         filter: Filter,
-        heard: Callable[[Wake | Exception], None],
+        heard: Callable[[str, Wake | Exception], None],
     ) -> None:
         super().__init__(store, queues, filter, heard, random=lambda: 0.5)
         self._store, self._looking = store, False
         self._listeners = store.control.listeners
         self._listeners.append(self._changed)
 
-    def aim(self, session: str, work: bool) -> None:
-        self._aim = (session, work)
+    def aim(self, session: str, work: bool, next_take: NextTake | None = None) -> None:
+        self._aim = Aim(session, work)
         self._changed()
 
     def close(self) -> Coroutine[Any, Any, None]:
@@ -49,9 +49,9 @@ class InProcessListener(Listener):
         self._looking = False
         if self._aim is None:
             return
-        session, work = self._aim
+        session, work, _ = self._aim
         queues = self._queues if work else ()
         wake = self._store.news(Interest(queues=queues, filter=self._filter, session=session))
         if wake != Wake():
             self._aim = None
-            self._heard(wake)
+            self._heard(session, wake)

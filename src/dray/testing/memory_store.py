@@ -9,12 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dray.app import App
+from dray.broker.base import Durability
 from dray.broker.memory import MemoryBroker
+from dray.broker.memory.entries import JobEntry
 from dray.broker.memory.read import record as record_of
-from dray.broker.memory.store import JobEntry
 from dray.broker.memory.wait import news
 from dray.broker.rules import matches, why_too_late
 from dray.broker.verbs import PROMOTE_STEP, Accepted, DocWrite, Filter, Interest, Ref, Wake
@@ -23,6 +24,8 @@ from dray.context import CURRENT
 from dray.errors import DrayError, JobStopped, SessionLost
 from dray.info import JobInfo, describe
 from dray.job import Job, Outcome, OutcomeKind, Settled, State, Taken, Verdict
+
+_NO_FAILURE = (OutcomeKind.SUCCEEDED, OutcomeKind.CANCELLED, OutcomeKind.SUSPENDED)
 
 
 class Clock:
@@ -87,6 +90,8 @@ class RunControl:
 
 class HarnessStore(MemoryBroker):
     """The broker of one harness; `view` gives each user its own object."""
+
+    hands_over = False
 
     def __init__(self, app: App, clock: Clock) -> None:
         super().__init__(app.settings.namespace, retention=app.settings.retention, clock=clock)
@@ -168,7 +173,7 @@ class HarnessStore(MemoryBroker):
             line.spend(kept.job, declared, kept.job.rate, now)
             self._start(kept, session, now)
             self.control.only = ""
-            return [self._taken(id, kept.run)]
+            return [self._store.taken(id, kept.run)]
 
     def _can_start(self, kept: JobEntry, filter: Filter, now: int) -> bool:
         job, queue = kept.job, self._store.queue(kept.job.queue)
@@ -192,20 +197,15 @@ class HarnessStore(MemoryBroker):
             if reply.verdict is not Verdict.ACCEPTED or outcome.kind is OutcomeKind.GIVE_BACK:
                 continue
             if record is not None:
-                failed = outcome.kind not in (OutcomeKind.SUCCEEDED, OutcomeKind.CANCELLED)
+                failed = outcome.kind not in _NO_FAILURE
                 self.control.ended.append(FinishedRun(describe(record, self.app), failed, error))
         return replies
 
-    async def put(
-        self,
-        jobs: Sequence[Job],
-        *,
-        when: DocWrite | None = None,
-        durability: Literal["normal", "full"] | None = None,
-        now: int | None = None,
+    async def _put(
+        self, jobs: Sequence[Job], when: DocWrite | None, durability: Durability | None, now: int | None
     ) -> list[Accepted]:
         self.control.mortal.update((job.id, None) for job in jobs if job.ttl or job.deadline)
-        accepted = await super().put(jobs, when=when, durability=durability, now=now)
+        accepted = await super()._put(jobs, when, durability, now)
         if when is not None:  # ticks of a schedule are finite: they do not count towards the limit
             self.control.left += len(accepted)
         return accepted
@@ -336,6 +336,7 @@ class _OpenInterest:
     def __init__(self, store: HarnessStore, interest: Interest) -> None:
         self._store, self._preferred = store, interest.queues
         self.filter, self.session, self.watcher = interest.filter, interest.session, interest.watcher
+        self.next_take = interest.next_take
 
     @property
     def queues(self) -> tuple[str, ...]:

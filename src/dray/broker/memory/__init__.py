@@ -5,7 +5,11 @@ by the conformance suite and the differential walk. One process only, nothing ou
 the simulation.
 
     broker   the verbs; start reading here
+    entries  a job, a session and a queue, as they are stored
     store    the stored state of a namespace, and the moves of a job
+    durable  the log, the mailbox and the suspension of durable jobs
+    outbox   delivers messages between jobs: ends, cancels, revivals
+    hand_over  gives a job that became ready to a sleeping session
     put      decides about a new job: created, duplicate, or refused
     take     the order of ready jobs, and the limits that hold them back
     settle   applies the outcome of a run

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.broker.memory.store import JobEntry, JobStore, Queue
+from dray.broker.memory.durable import has_news
+from dray.broker.memory.entries import JobEntry, Queue
+from dray.broker.memory.store import JobStore
 from dray.broker.memory.take import class_key, lane_key
 from dray.job import PLACES, Place, State
 
@@ -29,8 +31,8 @@ def _of_job(store: JobStore, entry: JobEntry) -> Iterator[str]:
     stands = [
         where
         for where, there in (
-            (Place.WAITING, entry.waiting),
-            (Place.DUE, id in queue.due),
+            (Place.WAITING, entry.waiting or _waits(entry)),
+            (Place.DUE, id in queue.due and entry.state is not State.WAITING),
             (Place.READY, lane is not None and id in lane.jobs),
             (Place.HELD, entry.runs),
             (ended, id in queue.ended),
@@ -43,14 +45,37 @@ def _of_job(store: JobStore, entry: JobEntry) -> Iterator[str]:
         yield f"{id} is offered but {entry.state}"
     if len(entry.runs) > (2 if entry.job.speculate else 1):
         yield f"{id} has {len(entry.runs)} valid runs"
-    if (entry.deadline is None) != (entry.job.deadline is None):
+    timed = not entry.undo and not entry.state.finished
+    if timed and (entry.deadline is None) != (entry.job.deadline is None):
         yield f"{id} lacks the moment of its deadline, or has one without a deadline"
+    yield from _of_durable(queue, entry)
     for run in entry.runs.values():
         session = store.sessions.get(run.session)
         if session is None or (id, run.number) not in session.holds:
             yield f"run {run.number} of {id} is held by {run.session}, which does not know"
         if run.number > entry.run:
             yield f"run {run.number} of {id} is newer than its newest"
+
+
+def _waits(entry: JobEntry) -> bool:
+    """It is suspended until something other than a moment comes."""
+    suspended = entry.suspended
+    return suspended is not None and bool(suspended.events or suspended.jobs or suspended.parked)
+
+
+def _of_durable(queue: Queue, entry: JobEntry) -> Iterator[str]:
+    id, suspended = entry.job.id, entry.suspended
+    until = suspended.until if suspended is not None else None
+    if suspended is not None and entry.state not in (State.WAITING, State.SCHEDULED, State.RETRYING):
+        yield f"{id} is suspended but {entry.state}"
+    if entry.state is State.WAITING and (id in queue.due) != (until is not None):
+        yield f"{id} is not woken when its time comes, or has no such time"
+    if suspended is not None and has_news(entry, suspended):
+        yield f"{id} waits for an event that was sent"
+    if entry.state.finished and (entry.undo is not None or entry.children):
+        yield f"{id} is {entry.state} but not undone, or its children were not told"
+    if entry.orphaned_by is not None and entry.state is not State.CANCELLED:
+        yield f"{id} is {entry.state} but orphaned by {entry.orphaned_by}"
 
 
 def _of_queue(store: JobStore, queue: Queue) -> Iterator[str]:
@@ -74,6 +99,9 @@ def _of_sessions(store: JobStore) -> Iterator[str]:
             entry = store.jobs.get(id)
             if entry is None or run not in entry.runs or entry.runs[run].session != name:
                 yield f"session {name} holds run {run} of {id}, which is not so"
+        for id, run in session.handed:
+            if (id, run) not in session.holds:
+                yield f"run {run} of {id} was handed to session {name}, which does not hold it"
 
 
 def _of_keys(store: JobStore) -> Iterator[str]:
@@ -94,9 +122,11 @@ def _of_keys(store: JobStore) -> Iterator[str]:
 def _of_dependants(store: JobStore) -> Iterator[str]:
     for entry in store.jobs.values():
         for dependency in entry.waiting:
-            if entry.job.id not in store.dependants.get(dependency, {}):
+            if not store.dependants.get(dependency, {}).get(entry.job.id):
                 yield f"{entry.job.id} waits for {dependency}, which does not know"
     for dependency, dependants in store.dependants.items():
-        for id in dependants:
-            if id not in store.jobs or dependency not in store.jobs[id].waiting:
-                yield f"{dependency} would tell {id}, which does not wait for it"
+        for id, waits in dependants.items():
+            if waits and (id not in store.jobs or dependency not in store.jobs[id].waiting):
+                yield f"{dependency} would notify {id}, which does not wait for it"
+            if not waits and (dependency not in store.jobs or not store.jobs[dependency].job.node):
+                yield f"{dependency} remembers {id}, but is no node"

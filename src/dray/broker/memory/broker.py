@@ -11,14 +11,20 @@ from copy import copy
 
 from msgspec.structs import replace
 
+from dray.broker.actions import Edited, Ids, JobAction, Query, Scope, ScopeAction
 from dray.broker.base import BaseBroker, Durability, wall_clock
+from dray.broker.durable import MemoWrite, Message, Sent
 from dray.broker.memory.audit import problems
+from dray.broker.memory.durable import read_log, read_mailbox, send, wake, write_memos
 from dray.broker.memory.edit import apply, set_scope
+from dray.broker.memory.entries import JobEntry, Queue, Session
+from dray.broker.memory.hand_over import hand_over
+from dray.broker.memory.outbox import deliver
 from dray.broker.memory.put import Accepting
-from dray.broker.memory.read import arrived, info, page, read_feed, record
+from dray.broker.memory.read import arrived, info, page, read_feed, record, tally
 from dray.broker.memory.repair import repair_store
 from dray.broker.memory.settle import conclude
-from dray.broker.memory.store import JobEntry, JobStore, Queue, Session, counted
+from dray.broker.memory.store import JobStore, Post, counted
 from dray.broker.memory.sweep import Upkeep
 from dray.broker.memory.take import Class
 from dray.broker.memory.wait import Sleeper, news, next_time
@@ -34,20 +40,14 @@ from dray.broker.verbs import (
     Doc,
     DocReply,
     DocWrite,
-    Edited,
     Entry,
     Feed,
     Filter,
     Heard,
-    Ids,
     Interest,
-    JobAction,
     Page,
-    Query,
     QueueInfo,
     Ref,
-    Scope,
-    ScopeAction,
     Swept,
     Usage,
     Wake,
@@ -70,6 +70,8 @@ from dray.policy import Retention
 class MemoryBroker(Accepting, Upkeep, BaseBroker):
     """The reference broker."""
 
+    hands_over = True
+
     def __init__(
         self,
         namespace: str = "dray",
@@ -85,7 +87,8 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
         self._blocking = blocking
         self._round = Round()
         self._changed = threading.Condition(threading.RLock())
-        self._sleepers: dict[Sleeper, None] = {}
+        self._sleepers: dict[Sleeper, Interest | None] = {}
+        """Waits, and the interest of those that are asleep: they may be handed jobs."""
 
     def view(self, *, blocking: bool) -> MemoryBroker:
         """Another broker object on the same store: for another thread, or for blocking calls."""
@@ -102,13 +105,17 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
         with self._changed:
             at = self._clock() if now is None else now
             yield at
-            notes, self._store.notes = self._store.notes, {}
+            self._hand_over(at)
+            notes, self._store.notes, self._store.seen_notes = self._store.notes, {}, {}
             for name, events in notes.items():
                 queue = self._store.queue(name)
                 queue.entries += 1
                 queue.feed.append(Entry(name, queue.entries, at, tuple(events)))
             if notes:
                 self._wake_sleepers()
+
+    def _hand_over(self, now: int) -> None:
+        hand_over(self._store, self._sleepers, now)
 
     # put
 
@@ -133,10 +140,13 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
         sent = 0
         while self._store.outbox and sent < limit:
             with self._step(now) as at:
-                self._store.dependency_ended(*self._store.outbox[0], at)
+                self._deliver(self._store.outbox[0], at)
                 self._store.outbox.popleft()
             sent += 1
         return sent
+
+    def _deliver(self, post: Post, now: int) -> None:
+        deliver(self._store, post, now)
 
     # take
 
@@ -154,20 +164,28 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
             holder = self._store.sessions.get(session)
             if holder is None or at >= holder.expires:
                 raise SessionLost(session)
-            if request < holder.request:
-                raise InvalidInput("request", request, f"{holder.request} was the last; it only counts up")
+            asked = holder.queues if request == holder.request else tuple(dict.fromkeys(queues))
+            last = max([holder.request, *(holder.asked.get(name, 0) for name in asked)])
+            if request < last:
+                raise InvalidInput("request", request, f"{last} was the last; it only counts up")
             if request > holder.request:
-                holder.request, holder.reply = request, []
-                for name in queues:
-                    left = min(share, want - len(holder.reply))
-                    self._take_from(session, self._store.queue(name), filter, left, at)
-            taken = [self._taken(id, run) for id, run in holder.reply if (id, run) in holder.holds]
+                holder.request, holder.queues, holder.reply = request, asked, []
+                for name in asked:
+                    left = max(0, min(share, want - len(holder.reply)))
+                    self._ask(session, holder, name, filter, left, at)
+            taken = [self._store.taken(*ref) for ref in holder.reply if ref in holder.holds]
         await self._forward(now)
         return taken
 
-    def _taken(self, id: str, run: int) -> Taken:
-        entry = self._store.jobs[id]
-        return Taken(entry.job, run, entry.failures + 1, entry.crashes, entry.suspect, entry.deadline)
+    def _ask(self, name: str, session: Session, queue: str, filter: Filter, want: int, now: int) -> None:
+        """The answer of one queue to a request: new jobs, or what it gave in advance."""
+        request, ref = session.advance.get(queue, (0, ("", 0)))
+        if request == session.request:
+            session.handed.pop(ref, None)
+            session.reply += [ref] if ref in session.holds else []
+        else:
+            session.asked[queue] = session.request
+            self._take_from(name, self._store.queue(queue), filter, want, now)
 
     def _take_from(self, session: str, queue: Queue, filter: Filter, want: int, now: int) -> None:
         self._promote(queue, now, PROMOTE_STEP)
@@ -194,7 +212,10 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
         ids = queue.due.until(now, limit)
         for id in ids:
             entry = self._store.jobs[id]
-            self._store.line_up(entry, Move.PROMOTED, entry.due, now)
+            if entry.state is State.WAITING:
+                wake(self._store, entry, now)
+            else:
+                self._store.line_up(entry, Move.PROMOTED, entry.due, now)
         return len(ids)
 
     def _take_offers(self, session: str, queue: Queue, filter: Filter, want: int, now: int) -> int:
@@ -301,17 +322,20 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
             store = self._store
             repairs = repair_store(store, self._round, min(limit, LOOK), at)
             promoted = [self._promote(store.queues[name], at, limit) for name in sorted(store.queues)]
+            self._hand_over(at)  # before runs that end in this step make other jobs ready
             self._mind_the_clock(at)
+            withdrawn = self._withdraw(at, limit) if lapse else 0
             lapsed, freed_by = self._lapse(at, limit) if lapse else (0, {})
             freed = sum(freed_by.values())
             expired = self._expire(at, limit)
-            pruned = self._prune(at, limit)
-            full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
+            pruned, looked = self._prune(at, limit)
+            full = max([forwarded, withdrawn, lapsed, freed, expired, looked, *promoted]) >= limit
             if lapsed or freed or repairs:
                 self._wake_sleepers()
         await self._forward(now, limit)
         more = full or bool(self._store.outbox)
-        return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, repairs, more, freed_by)
+        made = (forwarded, sum(promoted), lapsed, freed, expired, pruned)
+        return Swept(*made, repairs, more, freed_by, withdrawn=withdrawn)
 
     # reading and changing by hand
 
@@ -360,6 +384,28 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
         with self._step(now) as at:
             return self._store.queue(job.queue).line.usage(job, at)
 
+    # durable jobs
+
+    async def _memo(self, session: str, writes: Sequence[MemoWrite], now: int | None) -> list[Verdict]:
+        with self._step(now):
+            return write_memos(self._store, session, writes)
+
+    async def _recall(self, id: str, position: int, limit: int) -> list[bytes]:
+        with self._step(None):
+            return read_log(self._store, id, position, limit)
+
+    async def _send(self, id: str, name: str, message: str, body: bytes, now: int | None) -> Sent:
+        with self._step(now) as at:
+            return send(self._store, id, name, message, body, at)
+
+    async def _mailbox(self, id: str, name: str, after: int, limit: int) -> list[Message]:
+        with self._step(None):
+            return read_mailbox(self._store, id, name, after, limit)
+
+    async def _tally(self, owner: str, queues: Sequence[str]) -> dict[State, int]:
+        with self._step(None):
+            return tally(self._store, owner, queues)
+
     # documents and the feed
 
     async def _read_doc(self, kind: str, name: str, now: int | None) -> Doc | None:
@@ -393,6 +439,7 @@ class MemoryBroker(Accepting, Upkeep, BaseBroker):
                 with self._changed:
                     now = self._clock()
                     wake, until = news(self._store, interest, now), next_time(self._store, interest, now)
+                    self._sleepers[sleeper] = interest if wake == Wake() else None
                 left = deadline - (time.monotonic() if self._blocking else _loop_time())
                 if wake != Wake() or left <= 0:
                     return wake

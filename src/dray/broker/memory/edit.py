@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dray.broker.checks import read_number
-from dray.broker.memory.read import scan
-from dray.broker.memory.store import JobEntry, JobStore
-from dray.broker.rules import limits_after, refusal
-from dray.broker.verbs import (
+from dray.broker.actions import (
     Cancel,
+    Continue,
     Delete,
     Edited,
-    Event,
     Ids,
     JobAction,
-    Limits,
     Pause,
     Query,
     Reprioritise,
@@ -24,7 +19,15 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
-from dray.job import FINISHED, Move, Sign, State
+from dray.broker.checks import read_number
+from dray.broker.memory.durable import wake
+from dray.broker.memory.entries import JobEntry
+from dray.broker.memory.outbox import cancel
+from dray.broker.memory.read import scan
+from dray.broker.memory.store import JobStore
+from dray.broker.rules import limits_after, refusal
+from dray.broker.verbs import Event, Limits
+from dray.job import FINISHED, Move, Sign
 
 
 def apply(
@@ -65,6 +68,8 @@ def _refusal(entry: JobEntry, action: JobAction, store: JobStore, now: int) -> s
         stopping=entry.cancel is not None,
         speculate=entry.job.speculate,
         second_run=entry.offered or len(entry.runs) > 1,
+        parked=entry.suspended is not None and entry.suspended.parked,
+        undoing=entry.undo is not None,
     )
     if why is None and isinstance(action, Retry) and entry.state in FINISHED:
         holder = store.other_key_holder(entry, now)
@@ -75,10 +80,7 @@ def _refusal(entry: JobEntry, action: JobAction, store: JobStore, now: int) -> s
 def change(store: JobStore, entry: JobEntry, action: JobAction, now: int) -> None:
     match action:
         case Cancel(reason=reason, force=force):
-            if entry.state is not State.RUNNING:
-                store.finish(entry, Move.CANCELLED, State.CANCELLED, now, reason)
-            elif entry.cancel is None or (force and not entry.forced):
-                store.ask_to_stop(entry, reason, force)
+            cancel(store, entry, reason, force, now)
         case Retry():
             store.replay(entry, now)
         case Delete():
@@ -89,6 +91,8 @@ def change(store: JobStore, entry: JobEntry, action: JobAction, now: int) -> Non
             store.reprioritise(entry, priority)
         case Speculate():
             store.offer(entry)
+        case Continue():
+            wake(store, entry, now)
 
 
 def set_scope(store: JobStore, scope: Scope, action: Pause | Resume | SetLimits, now: int) -> None:

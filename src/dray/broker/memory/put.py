@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dray.broker.checks import check_dependency
-from dray.broker.memory.store import JobEntry, JobStore
-from dray.broker.rules import NOT_STARTED, dropped, drops_oldest, duplicate, is_refused, max_ready
+from dray.broker.memory.entries import JobEntry
+from dray.broker.memory.store import JobStore
+from dray.broker.rules import (
+    NOT_STARTED,
+    dropped,
+    drops_oldest,
+    duplicate,
+    is_refused,
+    max_ready,
+    may_drop,
+)
 from dray.broker.verbs import Accepted
 from dray.job import Job, Move, State
 
@@ -26,16 +35,17 @@ class Accepting:
         holders = (self._store.jobs.get(job.id), self._key_holder(job, now))
         others = list(dict.fromkeys(entry for entry in holders if entry is not None))
         for other in others:
-            reply = duplicate(job, other.job.id, other.state, other.run, other.as_put == job)
+            reply = duplicate(job, other.job.id, other.state, other.run, other.job.node, other.as_put == job)
             if reply is not None:
                 return reply
         leaves_room = any(other.state is State.READY and other.job.queue == job.queue for other in others)
         line = self._store.queue(job.queue).line
-        if (wait := line.accepts_in(now)) > 0:
+        if not job.node and (wait := line.accepts_in(now)) > 0:
             return Accepted(job.id, State.NOT_FOUND, "limited", retry_after=wait)
         if not leaves_room and (bound := self._full(job, now)) is not None:
             return Accepted(job.id, State.NOT_FOUND, "full", max_ready=bound)
-        line.spend_accepted(now)
+        if not job.node:
+            line.spend_accepted(now)
         for other in others:
             self._replace(other, job, now)
         entry = self._store.create(job, now)
@@ -59,11 +69,14 @@ class Accepting:
         bound = max_ready(job, line.limits, now)
         if bound is None or len(line) < bound:
             return None
-        victim = line.oldest_unimportant(job.priority) if drops_oldest(job, line.limits) else None
+        victim = line.oldest(job.priority, self._may_drop) if drops_oldest(job, line.limits) else None
         if victim is None:
             return bound
         self._store.bury(self._store.jobs[victim], now, dropped(job.queue, bound))
         return None
+
+    def _may_drop(self, id: str) -> bool:
+        return may_drop(self._store.jobs[id].run, self._store.jobs[id].job.node)
 
     def _replace(self, other: JobEntry, job: Job, now: int) -> None:
         if other.job.id == job.id:

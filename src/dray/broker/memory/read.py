@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from dray.broker.actions import Query
 from dray.broker.checks import error_kept, query_matches, read_number, shown_result
-from dray.broker.memory.store import JobEntry, JobStore
+from dray.broker.memory.entries import JobEntry
+from dray.broker.memory.store import JobStore
 from dray.broker.rules import NEVER
-from dray.broker.verbs import Entry, Feed, Query, QueueInfo
+from dray.broker.verbs import Entry, Feed, QueueInfo
 from dray.job import Record, State
 from dray.policy import Retention
 
@@ -17,8 +19,9 @@ SCAN_FACTOR = 10
 
 
 def record(entry: JobEntry, now: int, retention: Retention) -> Record:
+    job = entry.job
     return Record(
-        job=entry.job,
+        job=job,
         state=entry.state,
         created=entry.created,
         due=entry.due,
@@ -36,8 +39,13 @@ def record(entry: JobEntry, now: int, retention: Retention) -> Record:
         started=entry.started,
         finished=entry.finished,
         reason=entry.reason,
-        result=shown_result(entry.job.result_ttl, entry.result, entry.finished, now, retention),
-        error=entry.error if error_kept(entry.state, entry.finished, now, retention) else None,
+        result=shown_result(job.result_ttl, entry.result, entry.finished, now, retention, job.owner),
+        error=entry.error if error_kept(entry.state, entry.finished, now, retention, job.owner) else None,
+        memos=len(entry.log),
+        replayed=entry.replayed,
+        suspended=entry.suspended,
+        undo=entry.undo,
+        orphaned_by=entry.orphaned_by,
     )
 
 
@@ -102,6 +110,13 @@ def _read_place(cursor: str | None) -> tuple[int, str, int]:
     state, _, rest = cursor.partition(":")
     queue, _, number = rest.partition(":")
     return (read_number("cursor", state), queue, read_number("cursor", number))
+
+
+def tally(store: JobStore, owner: str, queues: Sequence[str]) -> dict[State, int]:
+    """The nodes of a flow in these queues, by state."""
+    nodes = (entry for entry in store.jobs.values() if entry.job.owner == owner and entry.job.node)
+    counts = Counter(entry.state for entry in nodes if entry.job.queue in queues)
+    return {state: counts[state] for state in State if counts[state]}
 
 
 def info(store: JobStore) -> list[QueueInfo]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dray.broker.memory.store import JobEntry, JobStore, Queue, Session
+from dray.broker.memory.durable import has_news, wake
+from dray.broker.memory.entries import JobEntry, Queue, Session
+from dray.broker.memory.store import JobStore, Post
 from dray.broker.memory.take import Line, class_key, lane_key
 from dray.broker.repairs import Round, found
 from dray.broker.rules import deadline_of
@@ -86,7 +88,9 @@ class _Repair:
 
     def _place(self, entry: JobEntry) -> None:
         queue, id, place = self.store.queue(entry.job.queue), entry.job.id, PLACES.get(entry.state)
-        if id in queue.due and place is not Place.DUE:
+        wakes = entry.suspended is not None and entry.suspended.until is not None
+        timed = place is Place.DUE or (place is Place.WAITING and wakes)
+        if id in queue.due and not timed:
             self.done["place"] += 1
             queue.due.remove(id)
         if id in queue.ended and place not in (Place.DEAD, Place.DONE):
@@ -97,6 +101,7 @@ class _Repair:
             queue.line.leave(entry.job)
         there = {
             Place.DUE: id in queue.due,
+            Place.WAITING: id in queue.due or not timed,
             Place.READY: _in_line(queue.line, entry.job),
             Place.DEAD: id in queue.ended,
             Place.DONE: id in queue.ended,
@@ -106,6 +111,8 @@ class _Repair:
             self.store.enter(entry)
 
     def _deadline(self, entry: JobEntry) -> None:
+        if entry.undo or entry.state.finished:
+            return
         if (entry.deadline is None) != (entry.job.deadline is None):
             self.done["record"] += 1
             entry.deadline = deadline_of(entry.job.deadline, entry.due or entry.job.due, self.now)
@@ -175,24 +182,36 @@ class _Repair:
 
     def _waits(self, entry: JobEntry) -> None:
         store, id = self.store, entry.job.id
-        if entry.state is State.WAITING and not entry.waiting:
+        suspended = entry.suspended
+        if suspended is not None and entry.state not in (State.WAITING, State.SCHEDULED, State.RETRYING):
+            self.done["record"] += 1
+            entry.suspended = None
+        elif (
+            entry.state is State.WAITING
+            and suspended is not None
+            and (has_news(entry, suspended) or (suspended.jobs and not entry.waiting))
+        ):
+            self.done["dependency"] += 1
+            wake(store, entry, self.now)
+        elif entry.state is State.WAITING and suspended is None and not entry.waiting:
             self.done["dependency"] += 1
             store.line_up(entry, Move.RELEASED, entry.job.due, self.now)
         elif entry.state is not State.WAITING and entry.waiting:
             self.done["dependency"] += 1
             store.stop_waiting(entry)
         for dependency in entry.waiting:
-            if id not in store.dependants.get(dependency, {}):
+            if not store.dependants.get(dependency, {}).get(id):
                 self.done["dependency"] += 1
-                store.dependants.setdefault(dependency, {})[id] = None
+                store.dependants.setdefault(dependency, {})[id] = True
                 other = store.jobs.get(dependency)
                 if other is not None and other.state.finished:
-                    store.outbox.append((id, dependency, other.state))
+                    store.outbox.append(Post("dependency", id, dependency, other.state))
 
     def dependants(self, dependency: str) -> None:
-        for id in list(self.store.dependants[dependency]):
-            entry = self.store.jobs.get(id)
-            if entry is None or dependency not in entry.waiting:
+        for id, waits in list(self.store.dependants[dependency].items()):
+            entry, other = self.store.jobs.get(id), self.store.jobs.get(dependency)
+            known = entry is not None and dependency in entry.waiting
+            if not known if waits else other is None or not other.job.node:
                 self.done["dependency"] += 1
                 self.store.forget_dependant(dependency, id)
 

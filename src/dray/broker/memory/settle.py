@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dray.broker.memory.store import JobEntry, JobStore
+from dray.broker.memory.durable import suspend
+from dray.broker.memory.entries import JobEntry
+from dray.broker.memory.store import JobStore
 from dray.broker.rules import after_outcome, settled_end
-from dray.job import Outcome, OutcomeKind, State
+from dray.job import Move, Outcome, OutcomeKind, State
 
 
 def conclude(store: JobStore, entry: JobEntry, outcome: Outcome, now: int) -> None:
@@ -16,8 +18,16 @@ def conclude(store: JobStore, entry: JobEntry, outcome: Outcome, now: int) -> No
     how = settled_end(outcome.kind, cancelled=entry.cancel is not None)
     store.end_run(entry, outcome.run, how, now, outcome.error)
     next = after_outcome(
-        outcome, cancel=entry.cancel, other_runs=bool(entry.runs), deadline=entry.deadline, now=now
+        outcome,
+        cancel=entry.cancel,
+        other_runs=bool(entry.runs),
+        deadline=entry.deadline,
+        now=now,
+        undo=entry.undo,
     )
     if next.to is State.SUCCEEDED:
         entry.result = outcome.result
+    if next.move is Move.SUSPENDED and outcome.suspend is not None:
+        suspend(store, entry, outcome, outcome.suspend, now)
+        return
     store.after_run(entry, next, outcome.run, now, outcome.at)

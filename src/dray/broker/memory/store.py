@@ -2,7 +2,7 @@
 
 A job is stored once, in `JobStore.jobs`, and stands in exactly one place:
 
-    waiting   `waiting` names the dependencies that are not done
+    waiting   `waiting` names the jobs that are not done, or `suspended` what else it waits for
     due       the queue's `due`, by time
     ready     the queue's `line`
     held      `runs` names the sessions that hold it
@@ -15,11 +15,12 @@ Only `JobStore.move` changes the place, and only along `TRANSITIONS`.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from dray.broker.memory.take import Line, Sorted
+from dray.broker.memory.entries import JobEntry, Queue, Session
+from dray.broker.memory.take import Line
 from dray.broker.rules import (
     Next,
     after_crash,
@@ -29,11 +30,11 @@ from dray.broker.rules import (
     expires_of,
     forget_at,
     group_after,
-    is_released_by,
+    is_first,
     later,
-    orphaned,
+    must_undo,
 )
-from dray.broker.verbs import Doc, DocWrite, Entry, Event, Limits, Ref
+from dray.broker.verbs import Doc, DocWrite, Event, Ref
 from dray.job import (
     FINISHED,
     PLACES,
@@ -48,80 +49,25 @@ from dray.job import (
     RunEnd,
     Sign,
     State,
+    Taken,
+    Undo,
     lone_run,
     short_error,
 )
 from dray.policy import Retention
 
-EVENTS_KEPT: Final = 10_000
-"""Entries of the feed that a queue keeps."""
 MAIL_KEPT: Final = 24 * 3600 * 1000
 
 
-class JobEntry:
-    """All that is known of one job."""
+class Post(NamedTuple):
+    """A message of the outbox: `sender` has ended in `state`."""
 
-    def __init__(self, job: Job, number: int, created: int) -> None:
-        self.job = job
-        self.as_put = job
-        """The job before any edit: distinguishes a repeated put from a new one."""
-        self.number = number
-        """The order of arrival: decides where everything else is equal."""
-        self.state = State.NOT_FOUND
-        self.created = created
-        self.due: int | None = None
-        self.expires: int | None = None
-        self.deadline: int | None = None
-        self.line = 0
-        """Its number in line: drawn when it becomes ready, kept when it is handed back."""
-        self.run = 0
-        self.settled = 0
-        self.failures = 0
-        self.crashes = 0
-        self.suspect = 0
-        self.cancel: str | None = None
-        self.forced = False
-        self.runs: dict[int, Run] = {}
-        self.past: list[PastRun] = []
-        self.offered = False
-        self.waiting: dict[str, None] = {}
-        self.started: int | None = None
-        self.finished: int | None = None
-        self.reason: str | None = None
-        self.result: bytes | None = None
-        self.error: Error | None = None
-
-
-class Session:
-    """One executor process: a lease, and what it holds under it."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.lease = 0
-        self.expires = 0
-        self.request = 0
-        self.reply: list[Ref] = []
-        self.holds: dict[Ref, None] = {}
-        self.void: dict[Ref, None] = {}
-        """Runs that are not valid any more; every beat reports them until the session settles them."""
-        self.heard: set[Ref] = set()
-        """Reported by the last beat: no reason to wake the session again."""
-
-
-class Queue:
-    def __init__(self, name: str, line: Line) -> None:
-        self.name = name
-        self.due = Sorted()
-        self.line = line
-        self.ended = Sorted()
-        self.offers: dict[str, None] = {}
-        """Running jobs that another session may run as well."""
-        self.feed: deque[Entry] = deque(maxlen=EVENTS_KEPT)
-        self.entries = 0
-
-    def has_settings(self) -> bool:
-        line = self.line
-        return bool(line.paused or line.paused_tasks or line.task_limits or line.limits != Limits())
+    kind: Literal["dependency", "parent", "revived"]
+    """To a job that waits for the sender; to a job that the sender calls; `revived`: the sender is unfinished
+    again, to a job that once waited for it."""
+    id: str
+    sender: str
+    state: State
 
 
 class JobStore:
@@ -134,13 +80,15 @@ class JobStore:
         self.sessions: dict[str, Session] = {}
         self.keys: dict[tuple[str, str], tuple[str, int | None]] = {}
         """(queue, key) → the job that has it, and until when (None: until it ends)."""
-        self.dependants: dict[str, dict[str, None]] = {}
-        self.outbox: deque[tuple[str, str, State]] = deque()
-        """Messages for waiting jobs: (id, the dependency that ended, its state)."""
+        self.dependants: dict[str, dict[str, bool]] = {}
+        """Job → the jobs that wait for it (True); for a node also those that once waited for it (False)."""
+        self.outbox: deque[Post] = deque()
         self.docs: dict[tuple[str, str], Doc] = {}
         self.watchers: dict[str, dict[str, None]] = {}
         self.mail: dict[str, dict[str, int]] = {}
         self.notes: dict[str, list[Event]] = {}
+        self.seen_notes: dict[str, int] = {}
+        """By queue: how many of the notes were looked at for a hand-over."""
         self.opened = 0
         """The newest epoch of a session."""
         self._numbers = 0
@@ -178,8 +126,9 @@ class JobStore:
     def _leave(self, entry: JobEntry) -> None:
         queue = self.queue(entry.job.queue)
         match PLACES.get(entry.state):
-            case Place.DUE:
-                queue.due.remove(entry.job.id)
+            case Place.DUE | Place.WAITING:
+                if entry.job.id in queue.due:
+                    queue.due.remove(entry.job.id)
             case Place.READY:
                 queue.line.leave(entry.job)
             case Place.DEAD | Place.DONE:
@@ -192,6 +141,8 @@ class JobStore:
         match PLACES.get(entry.state):
             case Place.DUE:
                 queue.due.add(entry.due or 0, entry.number, entry.job.id)
+            case Place.WAITING if entry.suspended is not None and entry.suspended.until is not None:
+                queue.due.add(entry.suspended.until, entry.number, entry.job.id)
             case Place.READY:
                 queue.line.join(entry.job, entry.line)
             case Place.DEAD | Place.DONE:
@@ -206,37 +157,48 @@ class JobStore:
         self._numbers += 1
         entry = self.jobs[job.id] = JobEntry(job, self._numbers, job.created or now)
         entry.deadline = deadline_of(job.deadline, job.due, now)
-        self._claim_key(entry, now)
-        for dependency in job.waits_for:
-            self._wait_for(entry, dependency)
+        self.claim_key(entry, now)
+        self.wait_for_all(entry)
         if entry.waiting:
             self.move(entry, Move.PUT, State.WAITING)
         else:
             self.line_up(entry, Move.PUT, job.due, now)
         return entry
 
-    def _claim_key(self, entry: JobEntry, now: int) -> None:
+    def claim_key(self, entry: JobEntry, now: int) -> None:
         job = entry.job
         if job.key is not None:
             self.keys[job.queue, job.key] = (job.id, later(job.key_ttl, now))
 
-    def _wait_for(self, entry: JobEntry, dependency: str) -> None:
+    def wait_for_all(self, entry: JobEntry) -> None:
+        """Wait for the dependencies that have not succeeded; for none if the first success is enough."""
+        others = [self.jobs.get(id) for id in entry.job.waits_for]
+        if any(other is not None and is_first(other.state, entry.job.orphan) for other in others):
+            return
+        for dependency in entry.job.waits_for:
+            self.wait_for(entry, dependency)
+
+    def wait_for(self, entry: JobEntry, dependency: str) -> None:
         other = self.jobs.get(dependency)
         if other is not None and other.state is State.SUCCEEDED:
+            self.remember_dependant(other, entry.job.id)
             return
         entry.waiting[dependency] = None
-        self.dependants.setdefault(dependency, {})[entry.job.id] = None
+        self.dependants.setdefault(dependency, {})[entry.job.id] = True
         if other is not None and other.state in FINISHED:
-            self.outbox.append((entry.job.id, dependency, other.state))
+            self.outbox.append(Post("dependency", entry.job.id, dependency, other.state))
 
     def line_up(self, entry: JobEntry, move: Move, due: int | None, now: int, run: int = 0) -> None:
         """To the end of the line, or to wait for its due time."""
         if due is not None and due > now:
             entry.due, entry.expires = due, None
-            self.move(entry, move, delayed_state(entry.failures), run)
+            state = delayed_state(entry.failures)
+            if entry.suspended is not None:
+                entry.suspended, state = msgspec.structs.replace(entry.suspended, until=due), entry.state
+            self.move(entry, move, state, run)
             return
         entry.expires = expires_of(entry.job.ttl, entry.run, move, due, now)
-        entry.due = None
+        entry.due = entry.suspended = None
         entry.line = self.queue(entry.job.queue).line.number()
         self.move(entry, move, State.READY, run)
 
@@ -268,11 +230,26 @@ class JobStore:
         ended = entry.runs.pop(run)
         session = self.sessions[ended.session]
         del session.holds[entry.job.id, run]
+        session.handed.pop((entry.job.id, run), None)
         if how is not RunEnd.SUCCEEDED or entry.run > 1:
             past = PastRun(run, ended.session, ended.since, now, how, short_error(error))
             entry.past = [*entry.past, past][-RUNS_KEPT:]
         if entry.offered and not entry.runs:
             self._withdraw_offer(entry)
+
+    def taken(self, id: str, run: int) -> Taken:
+        entry = self.jobs[id]
+        return Taken(
+            entry.job,
+            run,
+            entry.failures + 1,
+            entry.crashes,
+            entry.suspect,
+            entry.deadline,
+            len(entry.log),
+            entry.replayed,
+            entry.undo,
+        )
 
     def held(self, session: Session) -> list[Ref]:
         """The runs of a session, in the order in which their jobs arrived."""
@@ -290,18 +267,38 @@ class JobStore:
     def finish(
         self, entry: JobEntry, move: Move, to: State, now: int, reason: str | None = None, run: int = 0
     ) -> None:
-        """End the job: void other runs, free the key or keep it for `once`, notify who waits."""
-        for other in list(entry.runs):
-            ref = (entry.job.id, other)
-            session = self.sessions[entry.runs[other].session]
-            self.end_run(entry, other, RunEnd.OVERTAKEN, now)
-            session.void[ref] = None
+        """End the job: void other runs, free the key or keep it for `once`, notify who waits. Or undo it."""
+        undo = must_undo(to, undoable=entry.undoable, undoing=entry.undo is not None, forced=entry.forced)
+        self._void_runs(entry, now)
         self.stop_waiting(entry)
-        entry.finished, entry.reason, entry.due, entry.expires, entry.cancel = now, reason, None, None, None
+        self.tell_children(entry, to)
+        entry.suspended = entry.cancel = entry.orphaned_by = None
         entry.forced = False
+        if undo:
+            self._begin_undo(entry, Undo(to, reason or ""), now, run)
+            return
+        entry.finished, entry.reason, entry.due, entry.expires = now, reason, None, None
+        if entry.undo is not None:
+            entry.undo, entry.undone, entry.undoable = None, True, False
         self.move(entry, move, to, run)
         self._free_key(entry, now)
         self._notify(entry, to, now)
+
+    def _void_runs(self, entry: JobEntry, now: int) -> None:
+        for run in list(entry.runs):
+            session = self.sessions[entry.runs[run].session]
+            self.end_run(entry, run, RunEnd.OVERTAKEN, now)
+            session.void[entry.job.id, run] = None
+
+    def _begin_undo(self, entry: JobEntry, undo: Undo, now: int, run: int) -> None:
+        """Its next runs are undo runs, which have no deadline, and crashes of their own."""
+        entry.undo, entry.deadline, entry.crashes, entry.reason = undo, None, 0, None
+        self.line_up(entry, Move.UNDOING, None, now, run)
+
+    def tell_children(self, entry: JobEntry, ended: State) -> None:
+        """Post the end of a job to those it calls, so that they are cancelled."""
+        self.outbox += [Post("parent", child, entry.job.id, ended) for child in entry.children]
+        entry.children = {}
 
     def _free_key(self, entry: JobEntry, now: int) -> None:
         """`once` takes the key (again, if its `key_ttl` is over) unless another job has it by now."""
@@ -318,24 +315,20 @@ class JobStore:
             self.forget_dependant(dependency, entry.job.id)
         entry.waiting = {}
 
+    def remember_dependant(self, dependency: JobEntry, dependant: str) -> None:
+        """Of a job that need not wait for a node: a replay of the node may revive it."""
+        if dependency.job.node:
+            self.dependants.setdefault(dependency.job.id, {}).setdefault(dependant, False)
+
     def forget_dependant(self, dependency: str, dependant: str) -> None:
-        dependants = self.dependants.get(dependency, {})
+        """A dependant of a node is remembered: a replay of the node may revive it."""
+        dependants, node = self.dependants.get(dependency, {}), self.jobs.get(dependency)
+        if dependant in dependants and node is not None and node.job.node:
+            dependants[dependant] = False
+            return
         dependants.pop(dependant, None)
         if not dependants:
             self.dependants.pop(dependency, None)
-
-    def dependency_ended(self, dependant: str, dependency: str, state: State, now: int) -> None:
-        """Deliver one message of the outbox. Delivering it twice changes nothing."""
-        entry = self.jobs.get(dependant)
-        if entry is None or dependency not in entry.waiting:
-            return
-        if is_released_by(state, entry.job.orphan):
-            del entry.waiting[dependency]
-            self.forget_dependant(dependency, dependant)
-            if not entry.waiting:
-                self.line_up(entry, Move.RELEASED, entry.job.due, now)
-        elif entry.job.orphan == "cancel":
-            self.finish(entry, Move.CANCELLED, State.CANCELLED, now, orphaned(dependency, state))
 
     def bury(self, entry: JobEntry, now: int, reason: str, run: int = 0) -> None:
         self.finish(entry, Move.DIED, State.DEAD, now, reason, run)
@@ -366,6 +359,7 @@ class JobStore:
             other_runs=bool(entry.runs),
             deadline=entry.deadline,
             now=now,
+            undo=entry.undo,
         )
         self.after_run(entry, next, run, now)
 
@@ -377,7 +371,11 @@ class JobStore:
     def forget(self, entry: JobEntry, now: int) -> None:
         """Delete without an event in the feed: for records past their retention."""
         self.remove(entry, now)
+        self.tell_children(entry, State.NOT_FOUND)
         self._notify(entry, State.NOT_FOUND, now)
+        for dependant, waits in list(self.dependants.get(entry.job.id, {}).items()):
+            if not waits:
+                self.forget_dependant(entry.job.id, dependant)
 
     def remove(self, entry: JobEntry, now: int) -> None:
         """Delete without notifying: another job takes its place under the same id."""
@@ -394,8 +392,15 @@ class JobStore:
         self.notify_dependants(entry.job.id, ended)
 
     def notify_dependants(self, id: str, ended: State) -> None:
-        for dependant in self.dependants.get(id, {}):
-            self.outbox.append((dependant, id, ended))
+        for dependant, waits in self.dependants.get(id, {}).items():
+            if waits:
+                self.outbox.append(Post("dependency", dependant, id, ended))
+
+    def tell_revived(self, entry: JobEntry) -> None:
+        """Post to all dependants of a node that it is unfinished again."""
+        if entry.job.node:
+            dependants = self.dependants.get(entry.job.id, {})
+            self.outbox += [Post("revived", id, entry.job.id, entry.state) for id in dependants]
 
     def drop_mail(self, now: int) -> None:
         """Drop mail that was not fetched for a day: its watcher is gone."""
@@ -422,15 +427,26 @@ class JobStore:
 
     def replay(self, entry: JobEntry, now: int) -> None:
         """Run again by hand, with all its retries."""
-        if entry.state in FINISHED:
-            self._claim_key(entry, now)
+        finished = entry.state in FINISHED
+        if finished:
+            self.claim_key(entry, now)
+        self.begin_again(entry, now)
+        self.line_up(entry, Move.REPLAYED, None, now)
+        if finished:
+            self.tell_revived(entry)
+
+    def begin_again(self, entry: JobEntry, now: int) -> None:
+        """Forget failures, and of a finished job its end; a durable one goes on with its log."""
         if entry.state is State.SUCCEEDED and entry.run == 1:
             entry.past = [lone_run(entry.started, entry.finished)]
-        entry.failures = entry.crashes = 0
-        entry.suspect = 0
-        entry.finished = entry.reason = entry.result = entry.error = None
-        entry.deadline = deadline_of(entry.job.deadline, None, now)
-        self.line_up(entry, Move.REPLAYED, None, now)
+        if entry.state in FINISHED:
+            entry.replayed = entry.run
+        if entry.undone:
+            entry.log, entry.undone = [], False
+        entry.failures = entry.crashes = entry.suspect = 0
+        entry.finished = entry.reason = entry.result = entry.error = entry.orphaned_by = None
+        if entry.undo is None:
+            entry.deadline = deadline_of(entry.job.deadline, None, now)
 
     def reprioritise(self, entry: JobEntry, priority: int) -> None:
         self._leave(entry)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dray.broker.checks import FEED_KEPT, FREE_STEP
+from dray.broker.interest import CONFIRM_WITHIN
 from dray.broker.memory.store import JobStore
-from dray.broker.rules import NOT_STARTED, why_too_late
+from dray.broker.rules import NOT_STARTED, look_again_at, why_too_late
 
 
 class Upkeep:
@@ -16,6 +17,23 @@ class Upkeep:
         """After the clock went back no lease ends later than if it had been renewed just now."""
         for session in self._store.sessions.values():
             session.expires = min(session.expires, now + session.lease)
+
+    def _withdraw(self, now: int, limit: int) -> int:
+        """End runs that were handed over and not confirmed: their sessions may be frozen."""
+        store = self._store
+        for session in store.sessions.values():  # as if handed over just now, if the clock went back
+            session.handed = {ref: min(at, now) for ref, at in session.handed.items()}
+        late = [
+            (at, store.jobs[id].number, id, run)
+            for session in store.sessions.values()
+            for (id, run), at in session.handed.items()
+            if now >= at + CONFIRM_WITHIN
+        ]
+        for _, _, id, run in sorted(late)[:limit]:
+            session = store.sessions[store.jobs[id].runs[run].session]
+            store.crash(store.jobs[id], run, now, suspect=False)
+            session.void[id, run] = None
+        return len(late[:limit])
 
     def _lapse(self, now: int, limit: int) -> tuple[int, dict[str, int]]:
         """Free what sessions past their lease held; how many sessions ended, how many runs of each are free.
@@ -52,13 +70,23 @@ class Upkeep:
             self._store.bury(entry, now, reason)
         return len(late[:limit])
 
-    def _prune(self, now: int, limit: int) -> int:
-        """Forget finished jobs past their retention, and what has run out: documents, keys, rates."""
-        store, pruned = self._store, 0
+    def _prune(self, now: int, limit: int) -> tuple[int, int]:
+        """Forget finished jobs past their retention, and what has run out: documents, keys, rates.
+
+        How many jobs were forgotten, and how many were looked at: those of an owner that lives are kept.
+        """
+        store, pruned, looked = self._store, 0, 0
         for _, queue in sorted(store.queues.items()):
-            for id in queue.ended.until(now, limit - pruned):
-                store.forget(store.jobs[id], now)
-                pruned += 1
+            for id in queue.ended.until(now, limit - looked):
+                entry = store.jobs[id]
+                owner = store.jobs.get(entry.job.owner or "")
+                looked += 1
+                if owner is not None and not owner.state.finished:
+                    queue.ended.remove(id)
+                    queue.ended.add(look_again_at(entry.finished or 0, now), entry.number, id)
+                else:
+                    store.forget(entry, now)
+                    pruned += 1
             queue.line.forget_rates(now)
         for key in [key for key, doc in store.docs.items() if doc.expires is not None and now >= doc.expires]:
             del store.docs[key]
@@ -66,7 +94,7 @@ class Upkeep:
             del store.keys[name]
         store.drop_mail(now)
         self._drop_feeds(now)
-        return pruned
+        return pruned, looked
 
     def _drop_feeds(self, now: int) -> None:
         """Drop old feeds of queues without jobs. A reader that comes back finds a gap."""

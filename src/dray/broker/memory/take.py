@@ -17,8 +17,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
+from dray.broker.actions import Pause
 from dray.broker.rules import matches
-from dray.broker.verbs import Filter, Limits, Pause, Usage
+from dray.broker.verbs import Filter, Limits, Usage
 from dray.job import Job
 from dray.policy import Rate
 
@@ -268,13 +269,15 @@ class Line:
             del self.rates[bucket]
         return len(past)
 
-    def oldest_unimportant(self, priority: int) -> str | None:
+    def oldest(self, priority: int, may_drop: Callable[[str], bool]) -> str | None:
         """The job that `drop-oldest` drops: the first in line of the least important not above `priority`."""
         waiting = [
-            (-key[0], lane.jobs.first() or 0, lane.jobs.head())
+            (-key[0], lane.jobs.position(id), id)
             for key, class_ in self.classes.items()
             if key[0] >= priority
             for lane in class_.lanes()
+            for id in lane.jobs
+            if may_drop(id)
         ]
         return min(waiting)[2] if waiting else None
 

@@ -6,7 +6,9 @@ import asyncio
 import threading
 from contextlib import suppress
 
-from dray.broker.memory.store import JobEntry, JobStore, Queue
+from dray.broker.memory.entries import JobEntry, Queue
+from dray.broker.memory.hand_over import handed_over
+from dray.broker.memory.store import JobStore
 from dray.broker.rules import is_overdue, matches
 from dray.broker.verbs import Interest, Wake
 
@@ -14,7 +16,16 @@ from dray.broker.verbs import Interest, Wake
 def news(store: JobStore, interest: Interest, now: int) -> Wake:
     mail = store.mail.pop(interest.watcher, {}) if interest.watcher else {}
     queues = tuple(name for name in interest.queues if _has_work(store, name, interest, now))
-    return Wake(bool(queues), _has_notification(store, interest.session), tuple(mail), queues=queues)
+    refs = handed_over(store, interest)
+    since = min((store.jobs[id].runs[run].since for id, run in refs), default=0)
+    return Wake(
+        bool(queues),
+        _has_notification(store, interest.session),
+        tuple(mail),
+        queues=queues,
+        taken=tuple(store.taken(*ref) for ref in refs),
+        handed_at=since,
+    )
 
 
 def _has_notification(store: JobStore, name: str | None) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
 
+from dray.broker.actions import Edited, Ids, JobAction, Query, Scope, ScopeAction
 from dray.broker.base import BaseBroker, Durability
-from dray.broker.redis import edit, put, read, repair, sessions, settle, sweep, take
+from dray.broker.durable import MemoWrite, Message, Sent
+from dray.broker.redis import durable, edit, put, read, repair, sessions, settle, sweep, take
 from dray.broker.redis.core import Core
 from dray.broker.redis.options import read_url
 from dray.broker.redis.pubsub import BlockingSubscriber, LoopSubscriber
@@ -19,28 +22,24 @@ from dray.broker.verbs import (
     Doc,
     DocReply,
     DocWrite,
-    Edited,
     Feed,
     Filter,
     Heard,
-    Ids,
     Interest,
-    JobAction,
     Page,
-    Query,
     QueueInfo,
     Ref,
-    Scope,
-    ScopeAction,
     Swept,
     Usage,
     Wake,
 )
-from dray.job import Job, Outcome, Record, Settled, Taken
+from dray.job import Job, Outcome, Record, Settled, State, Taken, Verdict
 from dray.policy import ConnectionSettings, Retention
 
 
 class RedisBroker(BaseBroker):
+    hands_over = True
+
     """A namespace on a Redis or Valkey server, or on a cluster of them. Threads share a blocking one."""
 
     def __init__(self, core: Core, namespace: str) -> None:
@@ -73,12 +72,14 @@ class RedisBroker(BaseBroker):
     def clock(self) -> int:
         return self._core.time(None)
 
+    put_checked = put.put_checked
+
     async def _put(
         self, jobs: Sequence[Job], when: DocWrite | None, durability: Durability | None, now: int | None
     ) -> list[Accepted]:
         return await put.put(self._core, jobs, when, now)
 
-    async def _take(
+    def _take(
         self,
         session: str,
         request: int,
@@ -87,11 +88,13 @@ class RedisBroker(BaseBroker):
         want: int,
         share: int,
         now: int | None,
-    ) -> list[Taken]:
-        return await take.take(self._core, session, request, queues, filter, want, share, now)
+    ) -> Coroutine[Any, Any, list[Taken]]:
+        return take.take(self._core, session, request, queues, filter, want, share, now)
 
-    async def _settle(self, session: str, outcomes: Sequence[Outcome], now: int | None) -> list[Settled]:
-        return await settle.settle(self._core, session, outcomes, now)
+    def _settle(
+        self, session: str, outcomes: Sequence[Outcome], now: int | None
+    ) -> Coroutine[Any, Any, list[Settled]]:
+        return settle.settle(self._core, session, outcomes, now)
 
     async def _renew(self, beats: Sequence[Beat], now: int | None) -> list[Heard]:
         return await sessions.renew(self._core, beats, now)
@@ -138,6 +141,21 @@ class RedisBroker(BaseBroker):
     async def usage(self, job: Job, *, now: int | None = None) -> Usage:
         return await read.usage(self._core, job, now)
 
+    async def _memo(self, session: str, writes: Sequence[MemoWrite], now: int | None) -> list[Verdict]:
+        return await durable.memo(self._core, session, writes, now)
+
+    async def _recall(self, id: str, position: int, limit: int) -> list[bytes]:
+        return await durable.recall(self._core, id, position, limit)
+
+    async def _send(self, id: str, name: str, message: str, body: bytes, now: int | None) -> Sent:
+        return await durable.send(self._core, id, name, message, body, now)
+
+    async def _mailbox(self, id: str, name: str, after: int, limit: int) -> list[Message]:
+        return await durable.mailbox(self._core, id, name, after, limit)
+
+    async def _tally(self, owner: str, queues: Sequence[str]) -> dict[State, int]:
+        return await durable.tally(self._core, owner, queues)
+
     async def _read_doc(self, kind: str, name: str, now: int | None) -> Doc | None:
         _, stored = await self._core.call(self._core.on_own("doc", now, kind, name, "read"))
         return read.read_doc(kind, name, stored)
@@ -152,8 +170,8 @@ class RedisBroker(BaseBroker):
     async def _events(self, cursor: Mapping[str, int] | None, limit: int) -> Feed:
         return await read.feed(self._core, cursor, limit)
 
-    async def _wait(self, interest: Interest, timeout: float) -> Wake:
-        return await self._waits.wait(interest, timeout)
+    def _wait(self, interest: Interest, timeout: float) -> Coroutine[Any, Any, Wake]:
+        return self._waits.wait(interest, timeout)
 
     async def audit(self) -> list[str]:
         return await repair.audit(self._core)

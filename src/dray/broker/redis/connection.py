@@ -1,26 +1,18 @@
-"""One connection to one server: it sends commands and reads replies, in order, without retries.
+"""One connection to one server, on an event loop: it sends commands and reads replies, in order, once.
 
-`LoopConnection` lives on an event loop, `BlockingConnection` needs none. Commands sent in one turn of the
-loop leave in one write.
+Commands sent in one turn of the loop leave in one write. `blocking_connection` has those that need no loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import math
-import os
-import select
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 import hiredis
 
-from dray.broker.redis.errors import cut, refused, replaced, silent, too_old, unreachable
+from dray.broker.redis.errors import cut, refused, silent, too_old, unreachable
 from dray.broker.redis.options import Address, Options
 from dray.errors import BrokerAway, BrokerError
 
@@ -79,7 +71,7 @@ class LoopConnection(asyncio.Protocol):
                     await loop.create_connection(
                         lambda: connection, address.host, address.port, ssl=options.context()
                     )
-                await _greet(connection, options)
+                await greet(connection, options)
         except (OSError, TimeoutError) as error:
             connection.close()
             raise unreachable(address, error, options.tls) from error
@@ -188,203 +180,19 @@ class LoopConnection(asyncio.Protocol):
         self._fail(cut(self.address))
 
 
-class BlockingConnection:
-    """A connection without an event loop: its coroutines never suspend."""
-
-    def __init__(self, address: Address, sock: socket.socket, timeout: float) -> None:
-        self.address, self.mode = address, ""
-        self._socket: socket.socket | None = sock
-        self._reader = hiredis.Reader()
-        self._timeout = self._waits = timeout
-        sock.settimeout(timeout)
-        self.on_silence: Callable[[Address], bool] | None = None
-        """Called while a call goes unanswered: true if the cluster replaced the node."""
-        self._buffer = bytearray(65_536)  # reused: a new one costs more than reading a reply
-
-    @classmethod
-    async def connect(
-        cls,
-        address: Address,
-        options: Options,
-        on_silence: Callable[[Address], bool] | None = None,
-        within: float | None = None,
-    ) -> BlockingConnection:
-        seconds = options.connect_timeout if within is None else within
-        connection = cls(address, _socket(address, options, seconds, on_silence), seconds)
-        connection.on_silence = on_silence
-        try:
-            await _greet(connection, options)
-        except BaseException:
-            connection.close()
-            raise
-        connection._timeout = options.timeout
-        return connection
-
-    @property
-    def open(self) -> bool:
-        """False also if the server closed the connection."""
-        if self._socket is None:
-            return False
-        if _ready(self._socket, select.POLLIN, 0):
-            self.close()
-            return False
-        return True
-
-    @property
-    def closed(self) -> bool:
-        return self._socket is None
-
-    async def exchange(self, data: bytes, count: int, within: float | None = None) -> list[Reply]:
-        seconds = self._timeout if within is None else within
-        try:
-            self.send(data)
-            if count == 1:
-                return [self.receive(seconds)]
-            return [self.receive(seconds) for _ in range(count)]
-        except BaseException:  # also a signal: the next call must not read this reply
-            self.close()
-            raise
-
-    def _wait_for(self, seconds: float, sock: socket.socket) -> None:
-        """Set the timeout only when it changes: each change is a system call."""
-        if seconds != self._waits:
-            sock.settimeout(seconds)
-            self._waits = seconds
-
-    def send(self, data: bytes) -> None:
-        if self._socket is None:
-            raise cut(self.address)
-        try:
-            self._wait_for(self._timeout, self._socket)
-            self._socket.sendall(data)
-        except OSError as error:
-            self.close()
-            raise unreachable(self.address, error) from error
-
-    def receive(self, seconds: float) -> Reply:
-        """The next reply. A reply that stops halfway closes the connection."""
-        while (reply := self._reader.gets()) is False:
-            if self._socket is None:
-                raise cut(self.address)
-            try:
-                size = self._read(self._socket, seconds)
-            except OSError as error:
-                self.close()
-                raise cut(self.address) from error
-            if not size:
-                self.close()
-                raise cut(self.address)
-            self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # its stubs know bytes only
-        return reply
-
-    def _read(self, sock: socket.socket, seconds: float) -> int:
-        """Read into the buffer. On a cluster, `on_silence` is called while nothing comes."""
-        on_silence = self.on_silence
-        end = time.monotonic() + (seconds if on_silence else 0)
-        self._wait_for(min(seconds, SILENCE) if on_silence else seconds, sock)
-        while True:
-            try:
-                return sock.recv_into(self._buffer)
-            except TimeoutError:
-                if on_silence is None or time.monotonic() >= end:
-                    self.close()
-                    raise silent(self.address, seconds) from None
-                if on_silence(self.address):
-                    self.close()
-                    raise replaced(self.address) from None
-
-    def readable(self, seconds: float) -> bool:
-        """True if data arrives within so many seconds. Safe while another thread sends."""
-        if self._socket is None:
-            return True
-        pending = getattr(self._socket, "pending", None)  # bytes that TLS has decrypted already
-        return bool(pending and pending()) or _ready(self._socket, select.POLLIN, seconds)
-
-    def next_message(self) -> Reply | None:
-        """The next published message that has arrived, or None."""
-        reply = self._reader.gets()
-        if reply is not False:
-            return reply
-        if self._socket is None:
-            raise cut(self.address)
-        return self.receive(self._timeout) if self.readable(0) else None
-
-    def close(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.close()
-            self._socket = None
-
-
-def _socket(
-    address: Address, options: Options, seconds: float, on_silence: Callable[[Address], bool] | None
-) -> socket.socket:
-    try:
-        unix = address.path is not None
-        sock = socket.socket(socket.AF_UNIX) if unix else _dial(address, seconds, on_silence)
-    except OSError as error:
-        raise unreachable(address, error) from error
-    try:
-        sock.settimeout(seconds)
-        if address.path is not None:
-            sock.connect(address.path)
-            return sock
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        context = options.context()
-        return sock if context is None else context.wrap_socket(sock, server_hostname=address.host)
-    except OSError as error:
-        sock.close()
-        raise unreachable(address, error, options.tls) from error
-
-
-def _dial(address: Address, seconds: float, on_silence: Callable[[Address], bool] | None) -> socket.socket:
-    if on_silence is None:
-        return socket.create_connection((address.host, address.port), seconds)
-    end = time.monotonic() + seconds
-    failure: OSError | None = None
-    for family, kind, protocol, _, place in socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM
-    ):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            code = sock.connect_ex(place)
-            while code == errno.EINPROGRESS and not _ready(sock, select.POLLOUT, SILENCE):
-                if time.monotonic() >= end:
-                    raise TimeoutError
-                if on_silence(address):
-                    raise replaced(address)
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if code == errno.EINPROGRESS else code
-            if not code:
-                return sock
-            failure = OSError(code, os.strerror(code))
-        except BaseException:
-            sock.close()
-            raise
-        sock.close()
-    raise failure or OSError(f"{address.host} has no address")
-
-
-def _ready(sock: socket.socket, event: int, seconds: float) -> bool:
-    """True if the socket becomes readable or writable in time. Unlike `select`, takes any file number."""
-    watch = select.poll()
-    try:
-        watch.register(sock, event)
-        return bool(watch.poll(math.ceil(max(0.0, seconds) * 1000)))
-    except (OSError, ValueError):  # closed by another thread: the next read fails
-        return True
-
-
 def _is_message(reply: Reply) -> bool:
     return isinstance(reply, list) and bool(reply) and reply[0] in (b"message", b"subscribe", b"unsubscribe")
 
 
+pack_all: Final = cast(Callable[[Sequence[str | bytes | int]], bytes], hiredis.pack_command)
+"""The bytes of a command; the stubs of hiredis allow one argument only."""
+
+
 def pack(*args: str | bytes | int) -> bytes:
-    data: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # its stubs allow one argument only
-    return data
+    return pack_all(args)
 
 
-async def _greet(connection: LoopConnection | BlockingConnection, options: Options) -> None:
+async def greet(connection: Connection, options: Options) -> None:
     """Log in, and check that dray can work with this server."""
     hello: list[str | bytes | int] = ["HELLO", 2]
     if options.password is not None:

@@ -7,20 +7,25 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from dray.broker.redis.connection import Reply
 from dray.broker.redis.keys import KeyNames
 from dray.broker.redis.options import Options
 from dray.broker.redis.router import Arg, Command, Router, command, script
+from dray.broker.redis.scripts import SCRIPTS
 from dray.errors import BrokerError, ForeignStore, NewerLayout
+from dray.job import Taken
 from dray.policy import Retention
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """The version of the key map; raised by a change that older code cannot read."""
-ASK_TIME_EVERY: Final = 60_000_000
-"""Microseconds."""
+ASK_TIME_EVERY: Final = 60_000_000_000
+"""Nanoseconds."""
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
+_steady: Final = time.monotonic_ns if _BOOTTIME is None else partial(time.clock_gettime_ns, _BOOTTIME)
+"""Nanoseconds of a monotonic clock; on Linux one that goes on while the machine sleeps."""
 _KEYS_OF_QUEUE: Final = ("n", "feed", "set", "s", "t", "sleep", "rate", "mailed")
 _KEYS_OF_NAMESPACE: Final = (
     *("queues", "leaving", "fed", "versions", "opened", "clock", "session", "ending", "docttl", "intent"),
@@ -53,6 +58,8 @@ class Core:
         self.name = secrets.token_hex(8)
         self.requests: dict[str, tuple[int, tuple[str, ...]]] = {}
         """Per session the last request made here, and its queues."""
+        self.handed: dict[str, tuple[int, dict[str, tuple[bytes, Taken]]]] = {}
+        """Per session the request for which runs came with a wake-up, and these, by queue."""
         self.taken_from: dict[str, str] = {}
         """The queue of made-up ids, while their runs are held."""
         self.looked_at: dict[str, int] = {}
@@ -92,7 +99,7 @@ class Core:
         """The given time, or the server's as known here."""
         if now is not None:
             return now
-        return (_steady() + self._ahead) // 1000 if self._clock is None else self._clock()
+        return (_steady() // 1000 + self._ahead) // 1000 if self._clock is None else self._clock()
 
     def given_time(self, now: int | None) -> int | None:
         """The time that the caller passed; None if the server's clock counts."""
@@ -101,7 +108,7 @@ class Core:
     def stamps(self, count: int) -> int:
         """The first of `count` arrival stamps: microseconds, never the same twice."""
         with self._stamping:
-            first = max(_steady() + self._ahead, self._stamp + 1)
+            first = max(_steady() // 1000 + self._ahead, self._stamp + 1)
             self._stamp = first + count - 1
         return first
 
@@ -110,13 +117,15 @@ class Core:
         key = self.keys.own
         seconds, micros = await self.router.call(command(key, "TIME"))
         # Counted from the reply, not from halfway, as an early clock does harm and a late one does not.
-        self._ahead = int(seconds) * 1_000_000 + int(micros) - _steady()
+        self._ahead = int(seconds) * 1_000_000 + int(micros) - _steady() // 1000
 
     # calls
 
     def on_queue(self, name: str, queue: str, now: int | None, *args: Arg) -> Command:
         """A script of a queue."""
-        return script(name, self.keys.queue(queue), self.at(now), self._retention, *args)
+        prefix = self.keys.prefixes.get(queue) or self.keys.queue(queue)
+        at = "" if now is None and self._clock is None else self.at(now)
+        return Command(SCRIPTS[name], prefix, (at, self._retention, *args))
 
     def on_own(self, name: str, now: int | None, *args: Arg) -> Command:
         """A script of the namespace's own slot."""
@@ -129,7 +138,12 @@ class Core:
         return reply
 
     async def calls(self, calls: Sequence[Command]) -> list[Reply]:
-        replies = await self.router.calls(calls) if calls else []
+        if not calls:
+            return []
+        if len(calls) == 1:
+            replies = [await self.router.call(calls[0])]
+        else:
+            replies = await self.router.calls(calls)
         if _steady() > self._ask_at:
             await self._ask_again()
         return replies
@@ -189,7 +203,12 @@ class Core:
         if not layout.isdigit():
             raise ForeignStore(f"{address}: {key} is not dray's: choose another namespace or database")
         if int(layout) < LAYOUT:
-            await self.call(command(key, "SET", key, LAYOUT))
+            name = self.keys.namespace
+            raise ForeignStore(
+                f"{address}: namespace {name} was written by an older dray (layout {int(layout)}, this one "
+                f"writes {LAYOUT}): let that one finish its jobs, then delete the keys dray:{{{name}}}* and "
+                f"dray:{{{name}:*, or choose another namespace"
+            )
         if int(layout) > LAYOUT:
             raise NewerLayout(
                 f"{address}: namespace {self.keys.namespace} was written by a newer dray (layout "
@@ -208,8 +227,3 @@ class Core:
         watchers = {f"w:{watcher}" for watcher, _ in self.watched}
         parts = (*_KEYS_OF_NAMESPACE, *(f"doc:{kind}" for kind in kinds), *watchers)
         await self.call(command(self.keys.own, "DEL", *(self.keys.own + part for part in parts)))
-
-
-def _steady() -> int:
-    """Microseconds of a monotonic clock; on Linux one that goes on while the machine sleeps."""
-    return (time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)) // 1000

@@ -8,13 +8,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from dray.broker.checks import query_matches, read_number
-from dray.broker.redis.core import Core
-from dray.broker.redis.encoding import LETTER, StoredJob, rate_numbers, to_json
-from dray.broker.redis.outbox import follow_up_all, locate
-from dray.broker.redis.read import SCAN_FACTOR, pages, read_jobs
-from dray.broker.verbs import (
+from dray.broker.actions import (
     Cancel,
+    Continue,
     Delete,
     Edited,
     JobAction,
@@ -28,11 +24,17 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
+from dray.broker.checks import query_matches, read_number
+from dray.broker.redis.core import Core
+from dray.broker.redis.encoding import StoredJob, rate_numbers, to_json
+from dray.broker.redis.ids import stored_id
+from dray.broker.redis.outbox import follow_up_all, locate
+from dray.broker.redis.read import SCAN_FACTOR, pages, read_jobs
 from dray.errors import InvalidInput
 
 SMALL = 2000
 """Up to so many jobs in its queues, a query edits them in the order of their arrival."""
-_PLACES = "wdrhe"
+_PLACES = ("waiting", "due", "ready", "held", "ended")
 
 
 async def edit_ids(
@@ -71,7 +73,8 @@ async def _change(
         if queue is None:
             answers += [(id, "not_found") for id in part]
             continue
-        call = core.on_queue("edit", queue, now, name, value, int(dry), state, int(skip_same), *part)
+        own = [stored_id(id, queue) for id in part]
+        call = core.on_queue("edit", queue, now, name, value, int(dry), state, int(skip_same), *own)
         reasons, aftermath = await core.call(call)
         left.append((queue, aftermath))
         answers += [(id, reason.decode()) for id, reason in zip(part, reasons, strict=True)]
@@ -93,6 +96,8 @@ def _action_args(action: JobAction) -> tuple[str, str | int]:
             return "reprioritise", priority
         case Speculate(run=run):
             return "speculate", "" if run is None else run
+        case Continue():
+            return "continue", ""
 
 
 # by query
@@ -107,7 +112,7 @@ async def edit_query(
     after = read_number("cursor", cursor)
     queues = [name for name in await core.queues() if query.queue in (None, name)]
     if await _count(core, queues) > SMALL and cursor is None:
-        return await _edit_large(core, query, action, "/w/", limit, dry, now)
+        return await _edit_large(core, query, action, "/waiting/", limit, dry, now)
     arrived = [one for one in await _all(core, queues, now) if one.stamp > after]
     chosen: list[StoredJob] = []
     more = None
@@ -131,14 +136,14 @@ async def _changed(
     more: str | None,
     skip_same: bool = False,
 ) -> Edited:
-    state = "" if query.state is None else LETTER[query.state]
+    state = "" if query.state is None else str(query.state)
     answers = await _change(core, ids, action, dry, now, state, skip_same)
     return Edited(tuple(id for id, why in answers if why == ""), (), more)
 
 
 async def _count(core: Core, queues: Sequence[str]) -> int:
-    replies = await core.calls([core.on_queue("queue_info", name, 0) for name in queues])
-    return sum(int(number) for counts, *_ in replies for number in counts[1::2])
+    replies = await core.calls([core.on_queue("state_counts", name, 0) for name in queues])
+    return sum(int(number) for counts in replies for number in counts[1::2])
 
 
 async def _all(core: Core, queues: Sequence[str], now: int | None) -> list[StoredJob]:
@@ -155,7 +160,7 @@ async def _edit_large(
 ) -> Edited:
     """Queue by queue, place by place; a job that an edit moved to a later place is met again, and skipped."""
     queue, place, after = cursor.split("/", 2)
-    if place not in _PLACES or not place:
+    if place not in _PLACES:
         raise InvalidInput("cursor", cursor, "only a cursor that an earlier page returned is allowed")
     for name in await core.queues():
         if name < queue or query.queue not in (None, name):
@@ -174,7 +179,7 @@ async def _edit_large(
 
 def _next(queue: str, place: str) -> str:
     later = _PLACES[_PLACES.index(place) + 1 :]
-    return f"{queue}/{later[0]}/" if later else f"{queue}!/w/"
+    return f"{queue}/{later[0]}/" if later else f"{queue}!/waiting/"
 
 
 # queues and tasks
@@ -199,13 +204,14 @@ def _scope_args(action: Pause | Resume | SetLimits) -> tuple[str, dict[str, Any]
             return "resume", {}
         case SetLimits(rate=rate):
             values: dict[str, Any] = {
-                "m": action.max_running,
-                "x": action.max_ready,
-                "o": action.overflow,
-                "g": action.group_running,
+                "max_running": action.max_running,
+                "max_ready": action.max_ready,
+                "overflow": action.overflow,
+                "group_running": action.group_running,
             }
             if isinstance(rate, str | None):
-                values |= {"t": rate, "r": rate_numbers(rate)}
+                values |= {"rate_text": rate, "rate": rate_numbers(rate)}
             if isinstance(action.enqueue_rate, str | None):
-                values |= {"et": action.enqueue_rate, "e": rate_numbers(action.enqueue_rate)}
+                numbers = rate_numbers(action.enqueue_rate)
+                values |= {"enqueue_rate_text": action.enqueue_rate, "enqueue_rate": numbers}
             return "limits", {name: value for name, value in values.items() if value is not UNSET}

@@ -1,91 +1,94 @@
-"""Encodes jobs for the store and decodes them (see lua/job.lua)."""
+"""Encodes jobs for the store and decodes them (see lua/job_text.lua)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import msgspec
 
-from dray.broker.checks import decode_error, decode_progress, error_kept, reader, shown_result, unreadable
+from dray.broker.actions import Pause
+from dray.broker.checks import (
+    decode_error,
+    decode_pause,
+    decode_progress,
+    error_kept,
+    shown_result,
+    unreadable,
+)
+from dray.broker.redis.ids import public_id
 from dray.broker.verbs import Limits
 from dray.codec.payload import pack, unpack
 from dray.errors import CodecError, DecodeError
-from dray.job import Error, Job, PastRun, Progress, Record, Run, State
+from dray.job import Error, Job, Overflow, PastRun, Progress, Record, Run, State, Suspension, Undo
 from dray.policy import Rate, Retention
 
-LETTERS: Final = {
-    "w": State.WAITING,
-    "s": State.SCHEDULED,
-    "r": State.READY,
-    "h": State.RUNNING,
-    "t": State.RETRYING,
-    "o": State.SUCCEEDED,
-    "d": State.DEAD,
-    "c": State.CANCELLED,
-    "": State.NOT_FOUND,
-}
-LETTER: Final = {state: letter for letter, state in LETTERS.items()}
-BY_BYTE: Final = {letter.encode(): state for letter, state in LETTERS.items()}
+BY_NAME: Final = {state.value.encode(): state for state in State} | {b"": State.NOT_FOUND}
+"""States as scripts return them."""
 
 encode: Final = msgspec.msgpack.Encoder().encode
 to_json: Final = msgspec.json.Encoder().encode
-_decode_limits: Final[Callable[[bytes], dict[str, Any]]] = reader(dict[str, Any], {})
 
 
 class Head(msgspec.Struct, kw_only=True):
-    """The fields of a job that change; a simple ready job has no stored head."""
+    """The fields of a job that change, as in lua/job_text.lua; a new ready job has no stored head."""
 
-    s: str = "r"
-    a: str
-    p: str | None = None
-    n: int = 0
-    r: int = 0
-    t: int = 0
-    f: int = 0
-    x: int = 0
-    u: int = 0
-    b: int | None = None
-    d: int | None = None
-    e: int | None = None
-    dl: int | None = None
-    z: int | None = None
-    c: str | None = None
-    y: str | None = None
-    R: list[tuple[int, str, int]] = []
-    w: list[str] = []
-    of: int = 0
-    P: list[PastRun] = []
+    state: State = State.READY
+    class_: str | None = None
+    run: int = 0
+    line: int = 0
+    settled: int = 0
+    failures: int = 0
+    crashes: int = 0
+    suspect: int = 0
+    started: int | None = None
+    due: int | None = None
+    expires: int | None = None
+    deadline: int | None = None
+    finished: int | None = None
+    cancel: str | None = None
+    reason: str | None = None
+    runs: list[tuple[int, str, int]] = []
+    waits: list[str] | str = []
+    past: list[PastRun] = []
+    memos: int = 0
+    replayed: int = 0
+    undo: Undo | None = None
+    suspended: str | None = None
+    orphaned: str | None = None
 
 
-_decode_head: Final = msgspec.msgpack.Decoder(Head).decode
+_FACTS: Final = re.compile(
+    rb"([a-z]+) run=(\d+) line=(\d+) failures=(\d+) started=(\d+)"
+    rb"(?: (due|session|finished)=([^\n]*))?\n[^\n]*"
+)
+_FIELDS: Final = {
+    field.encode_name: msgspec.json.Decoder(field.type).decode
+    for field in msgspec.structs.fields(Head)
+    if field.name not in ("state", "class_", "past")
+}
+decode_suspension: Final = msgspec.json.Decoder(Suspension).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
+_decode_past: Final = msgspec.json.Decoder(PastRun).decode
 
 
 def class_of(job: Job) -> str:
     return f"{job.priority}|{job.task}|{job.version}"
 
 
-def is_plain(job: Job) -> bool:
-    """True if scripts need to know nothing of the job but its class."""
-    return not has_limits(job) and is_simple(job)
+def shape_of(job: Job) -> str:
+    """How much scripts must know of a job.
 
-
-def has_limits(job: Job) -> bool:
-    """True if a simple job is not plain: it has a rate, max_running or a due time."""
-    return job.rate is not None or job.max_running is not None or job.due is not None
-
-
-def is_simple(job: Job) -> bool:
-    """True for a plain job, and for one that only has limits of its task as a whole or a due time."""
-    return (
+    `p` plain: its class; `s` simple: also limits of its task as a whole and a due time; `k` keyed: also
+    group, rate key and running key; `f` full: any option.
+    """
+    if not (
         job.key is None
         and job.ttl is None
         and job.deadline is None
-        and job.group is None
-        and job.rate_key is None
-        and job.running_key is None
         and job.max_ready is None
         and not job.waits_for
         and job.once is None
@@ -93,33 +96,35 @@ def is_simple(job: Job) -> bool:
         and not job.speculate
         and job.result_ttl is None
         and job.on_duplicate != "replace"
-    )
+        and job.owner is None
+        and job.orphan != "follow"
+    ):
+        return "f"
+    if job.group is not None or job.rate_key is not None or job.running_key is not None:
+        return "k"
+    return "p" if job.rate is None and job.max_running is None and job.due is None else "s"
 
 
-def body(job: Job, stamp: int, created: int | None, plain_class: str | None) -> bytes:
-    """The stored form of a job. `created` is given if it differs from the stamp."""
-    when = job.created or created or ""
-    if plain_class is not None:
-        attributes = f"{stamp:016}{when} {plain_class}".encode()
-    else:
-        attributes = f"{stamp:016}{when} {_lane(job)}\n".encode() + _options(job)
-    return b"%b%b%b" % (_shortened(job), attributes, len(attributes).to_bytes(2, "big"))
+def body(job: Job, shape: str, stamp: int, created: int | None) -> bytes:
+    """The stored form of a job, less the number in line; `created` is given if it differs from the stamp."""
+    when = job.created or created
+    made = f"+{when}" if when else ""
+    if shape == "p":
+        return b"p%d%b %b\n%b" % (stamp, made.encode(), class_of(job).encode(), _shortened(job, True))
+    options = _options(job)
+    attributes = f"{shape}{stamp}{made} {class_of(job)}{' ' if options else ''}".encode()
+    return b"%b%b\n%b" % (attributes, options, _shortened(job, False))
 
 
 HEADER: Final = bytes((0xDC, 0, 33))
-"""The MessagePack header of an envelope with 33 fields, all but the deadline. Version, id, task and queue
-follow; the last three are never stored."""
-USUAL: Final = bytes.fromhex(
-    "c0c0c0c0c0a672657475726ec0c0c0c0c0c0a5726169736590a663616e63656cc090a003c0c003c0c0c280"
-)
-"""The end of such an envelope, from the due time on, with only defaults: stored as one zero byte in front."""
+"""The MessagePack header of an envelope with 33 fields, all but the deadline; with that one it is as long.
+Version, id, task and queue follow; the last three are never stored."""
 
 
 def _is_usual(job: Job) -> bool:
-    """True if all fields after `created` have their defaults, so that the envelope ends in `USUAL`."""
+    """True if all fields of a plain job after `created` have their defaults."""
     return (
-        is_plain(job)
-        and job.retries == 3
+        job.retries == 3
         and job.on_duplicate == "return"
         and job.overflow == "raise"
         and job.orphan == "cancel"
@@ -133,47 +138,49 @@ def _is_usual(job: Job) -> bool:
     )
 
 
-def _shortened(job: Job) -> bytes:
-    """The envelope, without the names, which are stored elsewhere, and without a usual end."""
-    if job.version == 1 and _is_usual(job):
-        return b"\0" + encode((job.payload, job.priority, job.created))[1:]
+def _shortened(job: Job, plain: bool) -> bytes:
+    """The envelope, without the names, which are stored elsewhere.
+
+    Of a usual job only its payload, behind a byte that is 1 if it has a creation time.
+    """
+    if plain and job.version == 1 and _is_usual(job):
+        return (b"\1" if job.created else b"\0") + job.payload
     packed, start = pack(job), len(HEADER) + len(encode(job.version))
     names = len(encode((job.id, job.task, job.queue))) - 1
-    if job.version == 1 and packed.startswith(HEADER) and packed.endswith(USUAL):
-        return b"\0" + packed[start + names : -len(USUAL)]
     return packed[:start] + packed[start + names :]
 
 
-def _restored(stored: bytes, names: bytes, version: int) -> bytes:
-    if stored[:1] == b"\0":
-        return b"%b\1%b%b%b" % (HEADER, names, stored[1:], USUAL)
-    start = len(HEADER) + len(encode(version))
-    return b"%b%b%b" % (stored[:start], names, stored[start:])
-
-
-def _lane(job: Job) -> str:
-    return "\n".join((class_of(job), job.group or "", job.rate_key or "", job.running_key or ""))
-
-
-def limits_of(job: Job) -> str:
-    """The class of a simple job that is not plain, the limits of its task and its due time."""
-    return f"{class_of(job)}\n{_options(job).decode()}"
+def _restored(stored: bytes, stamp: str, id: str, task: str, queue: str, priority: int, version: int) -> Job:
+    usual = stored[:1]
+    if usual == b"\0" and version == 1:
+        return Job(id=id, task=task, queue=queue, payload=stored[1:], priority=priority)
+    if usual == b"\1" and version == 1:
+        created = int(stamp.partition("+")[2])
+        return Job(id=id, task=task, queue=queue, payload=stored[1:], priority=priority, created=created)
+    start, names = len(HEADER) + len(encode(version)), encode((id, task, queue))[1:]
+    job = unpack(b"%b%b%b" % (stored[:start], names, stored[start:]), version)
+    return job if job.priority == priority else msgspec.structs.replace(job, priority=priority)
 
 
 def _options(job: Job) -> bytes:
     options = {
-        "k": job.key,
-        "kt": job.key_ttl,
-        "n": job.once,
-        "t": job.ttl,
-        "dl": job.deadline,
-        "r": rate_numbers(job.rate),
-        "m": job.max_running,
-        "x": None if job.max_crashes == 3 else job.max_crashes,
-        "s": 1 if job.speculate else None,
-        "or_": None if job.orphan == "cancel" else job.orphan,
-        "d": job.due,
-        "rt": job.result_ttl,
+        "key": job.key,
+        "key_ttl": job.key_ttl,
+        "once": job.once,
+        "ttl": job.ttl,
+        "deadline": job.deadline,
+        "rate": rate_numbers(job.rate),
+        "max_running": job.max_running,
+        "max_crashes": None if job.max_crashes == 3 else job.max_crashes,
+        "speculate": 1 if job.speculate else None,
+        "orphan": None if job.orphan == "cancel" else job.orphan,
+        "due": job.due,
+        "result_ttl": job.result_ttl,
+        "group": job.group,
+        "rate_key": job.rate_key,
+        "running_key": job.running_key,
+        "owner": job.owner,
+        "node": job.node or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
     return to_json(given) if given else b""
@@ -190,6 +197,9 @@ class Body(NamedTuple):
     """A stored body, split into its parts."""
 
     packed: bytes
+    line: int
+    arrival: str
+    """The stamp, and the creation time if it differs."""
     stamp: int
     created: int
     class_: str
@@ -197,50 +207,58 @@ class Body(NamedTuple):
     def job(self, queue: str, id: str, class_: str) -> Job:
         """The job; its priority comes from the class, as it may have been edited."""
         priority, task, version = class_.split("|")
-        job = unpack(_restored(self.packed, encode((id, task, queue))[1:], int(version)), int(version))
-        return job if job.priority == int(priority) else msgspec.structs.replace(job, priority=int(priority))
+        return _restored(self.packed, self.arrival, id, task, queue, int(priority), int(version))
 
 
 def read_body(stored: bytes) -> Body:
-    length = int.from_bytes(stored[-2:], "big")
-    attributes = stored[-length - 2 : -2].decode()
-    stamp = int(attributes[:16])
-    created, _, lane = attributes[16:].partition(" ")
-    return Body(
-        stored[: -length - 2], stamp, int(created) if created else stamp // 1000, lane.partition("\n")[0]
-    )
+    header, _, packed = stored.partition(b"\n")
+    line, arrival, class_ = header.decode().split(" ", 3)[:3]
+    stamp, _, created = arrival[1:].partition("+")
+    return Body(packed, int(line), arrival, int(stamp), int(created or int(stamp) // 1000), class_)
 
 
 @lru_cache(maxsize=4096)
-def _class_parts(class_: bytes) -> tuple[str, int]:
-    _, task, version = class_.decode().partition("\n")[0].split("|")
-    return task, int(version)
+def _class_parts(class_: bytes) -> tuple[int, str, int]:
+    priority, task, version = class_.decode().split("|")
+    return int(priority), task, int(version)
 
 
 def read_plain(queue: str, id: str, stored: bytes) -> Job:
-    """A simple job whose priority was not edited."""
-    end = len(stored) - 2
-    start = end - int.from_bytes(stored[end:], "big")
-    task, version = _class_parts(stored[stored.index(b" ", start + 16) + 1 : end])
-    return unpack(_restored(stored[:start], encode((id, task, queue))[1:], version), version)
+    """A job whose priority was not edited."""
+    header, _, packed = stored.partition(b"\n")
+    _, arrival, class_, *_ = header.split(b" ", 3)
+    priority, task, version = _class_parts(class_)
+    return _restored(packed, arrival.decode(), id, task, queue, priority, version)
 
 
 def read_head(stored: bytes) -> Head:
-    """Read a head of any form (see lua/job.lua)."""
+    """Read a head (see lua/job_text.lua)."""
     if not stored:
-        return Head(a="")
-    if stored[:1] not in b"hos":
-        return _decode_head(stored)
-    facts, _, attributes = stored.decode().partition("\n")
-    if facts[0] == "s":
-        return Head(s="s", a=attributes, d=int(facts[1:]))
-    run, line, started, last = facts[1:].split(" ", 3)
-    head = Head(s=facts[0], r=int(run), n=int(line), b=int(started), a=attributes)
-    if head.s == "h":
-        head.R = [(head.r, last, int(started))]
-    else:
-        head.t, head.z = head.r, int(last)
+        return Head()
+    match = _FACTS.match(stored)
+    if match is None:
+        raise DecodeError("its head cannot be read")
+    state, run, line, failures, started, last, value = match.groups()
+    head = Head(state=State(state.decode()), run=int(run), line=int(line), failures=int(failures))
+    head.started = int(started) or None
+    head.settled = head.run - 1 if head.state is State.RUNNING else head.run
+    if last == b"session":
+        head.runs = [(head.run, value.decode(), int(started))]
+    elif last is not None:
+        setattr(head, last.decode(), int(value))
+    _read_fields(head, stored[match.end() + 1 :])
     return head
+
+
+def _read_fields(head: Head, rest: bytes) -> None:
+    for line in rest.split(b"\n") if rest else ():
+        name, _, value = line.partition(b"=")
+        if name == b"past":
+            head.past = [*head.past, _decode_past(value)]
+        elif name == b"class":
+            head.class_ = _decode_text(value)
+        elif (decode := _FIELDS.get(name.decode())) is not None:
+            setattr(head, name.decode(), decode(value))
 
 
 class StoredJob(msgspec.Struct, frozen=True):
@@ -261,42 +279,46 @@ def read_stored(queue: str, id: str, row: Sequence[Any], now: int, retention: Re
 
 
 def _stored_job(queue: str, id: str, row: Sequence[Any], now: int, retention: Retention) -> StoredJob:
-    stored_head, stored, result, error, progress = row
+    stored_head, stored, result, error, progress, *apart = row
     whole, head = read_body(stored), read_head(stored_head)
-    state = LETTERS[head.s]
-    if state is State.NOT_FOUND:
-        raise DecodeError("it has no state")
-    job = _job(whole, queue, id, head.p or whole.class_)
+    waits = apart[0] if apart else [id.encode() for id in head.waits]
+    suspended = apart[1] if len(apart) > 1 and apart[1] is not None else head.suspended
+    job = _job(whole, queue, id, head.class_ or whole.class_)
     reports = dict(zip(progress[::2], progress[1::2], strict=True))
     record = Record(
         job=job,
-        state=state,
+        state=head.state,
         created=whole.created,
-        due=head.d,
-        expires=head.e,
-        deadline=head.dl,
-        run=head.r,
-        settled=head.t,
-        failures=head.f,
-        crashes=head.x,
-        suspect=head.u,
-        cancel=head.c,
-        runs=tuple(Run(n, session, since, _progress(reports.get(n))) for n, session, since in head.R),
-        past=tuple(head.P),
-        waiting=tuple(sorted(head.w)),
-        started=head.b,
-        finished=head.z,
-        reason=head.y,
-        result=shown_result(job.result_ttl, result, head.z, now, retention),
-        error=_error(error) if error_kept(state, head.z, now, retention) else None,
+        due=head.due,
+        expires=head.expires,
+        deadline=head.deadline,
+        run=head.run,
+        settled=head.settled,
+        failures=head.failures,
+        crashes=head.crashes,
+        suspect=head.suspect,
+        cancel=head.cancel,
+        runs=tuple(Run(n, session, since, _progress(reports.get(n))) for n, session, since in head.runs),
+        past=tuple(head.past),
+        waiting=tuple(sorted(public_id(id, queue) for id in waits)),
+        started=head.started,
+        finished=head.finished,
+        reason=head.reason,
+        result=shown_result(job.result_ttl, result, head.finished, now, retention, job.owner),
+        error=_error(error) if error_kept(head.state, head.finished, now, retention, job.owner) else None,
+        memos=head.memos,
+        replayed=head.replayed,
+        suspended=None if suspended is None else decode_suspension(suspended),
+        undo=head.undo,
+        orphaned_by=None if head.orphaned is None else public_id(head.orphaned.encode(), queue),
     )
     return StoredJob(record, whole.stamp)
 
 
-def read_ended(id: str, message: bytes, retention: Retention) -> Record:
-    """Read the message that a watcher gets of an ended job (see lua/settle_plain.lua)."""
+def read_ended(queue: str, id: str, message: bytes, retention: Retention) -> Record:
+    """Read the message that a watcher gets of an ended job (see lua/settle_fast.lua)."""
     facts, _, rest = message.partition(b"\n")
-    queue, now, head, body = facts.decode().split(" ")
+    now, head, body = facts.decode().split(" ")
     end = int(head) + int(body)
     result = rest[end + 1 :] if len(rest) > end else None
     row = (rest[: int(head)], rest[int(head) : end], result, None, ())
@@ -327,20 +349,38 @@ def _error(packed: bytes | None) -> Error | None:
     return None if packed is None else decode_error(packed)
 
 
-def read_limits(packed: bytes) -> Limits:
+class _StoredLimits(msgspec.Struct):
+    rate_text: str | None = None
+    enqueue_rate_text: str | None = None
+    max_running: int | None = None
+    max_ready: int | None = None
+    overflow: Overflow | None = None
+    group_running: int | None = None
+
+
+_decode_limits: Final = msgspec.json.Decoder(_StoredLimits).decode
+_decode_pause: Final = msgspec.json.Decoder(Pause).decode
+
+
+def read_limits(stored: bytes) -> Limits:
     """Unreadable limits limit nothing."""
-    stored = _decode_limits(packed)
     try:
-        return msgspec.convert({name: stored.get(letter) for name, letter in _LIMITS.items()}, Limits)
-    except msgspec.ValidationError:
+        found = _decode_limits(stored)
+        return Limits(
+            rate=found.rate_text,
+            enqueue_rate=found.enqueue_rate_text,
+            max_running=found.max_running,
+            max_ready=found.max_ready,
+            overflow=found.overflow,
+            group_running=found.group_running,
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return Limits()
 
 
-_LIMITS: Final = {
-    "rate": "t",
-    "enqueue_rate": "et",
-    "max_running": "m",
-    "max_ready": "x",
-    "overflow": "o",
-    "group_running": "g",
-}
+def read_pause(stored: bytes) -> Pause:
+    """An unreadable pause stays a pause."""
+    try:
+        return _decode_pause(stored)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decode_pause(b"")

@@ -37,9 +37,13 @@ def cut(address: Address) -> BrokerAway:
 
 def replaced(address: Address) -> BrokerAway:
     return BrokerAway(
-        f"{address} does not answer, and its cluster has put another node in its place: whether the call "
+        f"{address} does not answer, and another server has taken its place: whether the call "
         "took effect is not known; repeat it"
     )
+
+
+def being_replaced(address: Address, text: str) -> BrokerAway:
+    return BrokerAway(f"{address} is not the primary now, and no other is known yet: try again ({text})")
 
 
 def all_lent(address: Address, count: int, seconds: float) -> BrokerBusy:

@@ -25,15 +25,16 @@ class KeyNames:
         self.namespace = namespace
         self.own = f"dray:{{{namespace}}}:"
         """The prefix of keys of the namespace as a whole."""
-        self._queues: dict[str, str] = {}
+        self.prefixes: dict[str, str] = {}
+        """What `queue` returned, by name."""
 
     def queue(self, name: str) -> str:
         """The prefix of a queue's keys; it is the only key that scripts are given."""
-        prefix = self._queues.get(name)
+        prefix = self.prefixes.get(name)
         if prefix is None:
-            if len(self._queues) > 10_000:
-                self._queues.clear()
-            prefix = self._queues[name] = f"dray:{{{self.namespace}:{name}}}:"
+            if len(self.prefixes) > 10_000:
+                self.prefixes.clear()
+            prefix = self.prefixes[name] = f"dray:{{{self.namespace}:{name}}}:"
         return prefix
 
     def directory(self, id: str) -> str:

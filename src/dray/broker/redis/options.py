@@ -22,6 +22,9 @@ SCHEMES: Final = (
     "valkeys",
     "valkey+unix",
     "valkey+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "valkey+sentinel",
 )
 _FORMS: Final = "redis://[user:password@]host[:port][/db][?options] is the form; see docs/brokers.md"
 _ENCODED: Final = "write / as %2F, ? as %3F, # as %23 and @ as %40 in a password"
@@ -39,7 +42,15 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    addresses: tuple[Address, ...]
+    addresses: tuple[Address, ...] = ()
+    """Empty if sentinels name the server."""
+    sentinels: tuple[Address, ...] = ()
+    primary: str = ""
+    """The name under which the sentinels watch it."""
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+    sentinel_tls: bool | None = None
+    """None: as the server."""
     username: str | None = None
     password: str | None = None
     db: int = 0
@@ -99,6 +110,8 @@ def _read(url: str, reach: ConnectionSettings) -> Options:
         if not path.startswith("/"):
             raise InvalidInput("broker_url", url, "redis+unix:///path/to/socket is the form")
         fields["addresses"] = (Address("", 0, path),)
+    elif scheme.endswith("+sentinel"):
+        fields |= _sentinels(url, rest)
     else:
         fields |= _network(url, rest)
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -111,18 +124,30 @@ def _network(url: str, rest: str) -> dict[str, Any]:
     where, _, db = place.partition("/")
     login, _, hosts = where.rpartition("@")
     fields: dict[str, Any] = {"addresses": tuple(_address(url, host) for host in hosts.split(","))}
-    if login:
-        username, _, password = login.partition(":")
-        fields |= {"username": unquote(username) or None, "password": unquote(password) or None}
-    if db:
-        fields["db"] = _database(url, db)
-    return fields
+    return fields | _login(login) | ({"db": _database(url, db)} if db else {})
 
 
-def _address(url: str, text: str) -> Address:
+def _sentinels(url: str, rest: str) -> dict[str, Any]:
+    """`host1:26379,host2:26379/name[/db]`; the login is the server's."""
+    where, _, place = rest.partition("?")[0].partition("/")
+    name, _, db = place.partition("/")
+    login, _, hosts = where.rpartition("@")
+    if not name:
+        raise InvalidInput("broker_url", url, "redis+sentinel://host1:26379,host2:26379/name is the form")
+    sentinels = tuple(_address(url, host, 26379) for host in hosts.split(","))
+    fields: dict[str, Any] = {"sentinels": sentinels, "primary": unquote(name)}
+    return fields | _login(login) | ({"db": _database(url, db)} if db else {})
+
+
+def _login(text: str) -> dict[str, Any]:
+    username, _, password = text.partition(":")
+    return {"username": unquote(username) or None, "password": unquote(password) or None} if text else {}
+
+
+def _address(url: str, text: str, port: int = 6379) -> Address:
     try:
         parts = urlsplit(f"//{text}")
-        return Address(parts.hostname or "localhost", parts.port or 6379)
+        return Address(parts.hostname or "localhost", parts.port or port)
     except ValueError:
         raise InvalidInput("broker_url", url, _FORMS) from None
 
@@ -145,14 +170,14 @@ def _option(url: str, name: str, value: str) -> Any:
         if not (value.isascii() and value.isdigit() and len(value) <= 5 and 1 <= int(value) <= 10_000):
             raise InvalidInput("pool_size", value, "a whole number from 1 to 10000 is allowed")
         return int(value)
-    if name == "verify":
+    if name in ("verify", "sentinel_tls"):
         if value not in ("yes", "no"):
-            raise InvalidInput("verify", value, "yes or no is allowed")
+            raise InvalidInput(name, value, "yes or no is allowed")
         return value == "yes"
-    if name in ("username", "password", "ca", "cert", "key"):
+    if name in ("username", "password", "ca", "cert", "key", "sentinel_username", "sentinel_password"):
         return value
     allowed = (
-        "connect_timeout, read_timeout (or timeout), pool_size, db, username, password, ca, cert, key "
-        "and verify"
+        "connect_timeout, read_timeout (or timeout), pool_size, db, username, password, ca, cert, key, "
+        "verify, sentinel_username, sentinel_password and sentinel_tls"
     )
     raise InvalidInput("broker_url", url, f"unknown option {name!r}: {allowed} are allowed")

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from dray.broker.redis.connection import SILENCE, BlockingConnection, LoopConnection, Reply, pack
+from dray.broker.redis.blocking_connection import BlockingConnection
+from dray.broker.redis.connection import SILENCE, LoopConnection, Reply, pack
 from dray.broker.redis.options import Options
 from dray.broker.redis.router import Router
 from dray.errors import BrokerAway
@@ -76,7 +77,10 @@ class _Messages:
         return self._breaks + self._router.fail_overs
 
     def counter(self, channels: Sequence[str]) -> int:
-        return self.breaks + sum(self._counts.get(channel, 0) for channel in channels)
+        seen = self._breaks + self._router.fail_overs
+        for channel in channels:
+            seen += self._counts.get(channel, 0)
+        return seen
 
     def messages(self, channel: str) -> list[bytes]:
         messages = self._unread.pop(channel, [])
@@ -127,7 +131,7 @@ class LoopSubscriber(_Messages):
             confirmations = {channel: loop.create_future() for channel in new}
             self._confirmations |= confirmations
             connection.send(pack("SUBSCRIBE", *new))
-            if self._router.cluster:
+            if self._router.replaceable:
                 connection.begin(pack("PING"), 1)  # only an unanswered call makes `on_silence` run
             try:
                 async with asyncio.timeout(self._options.timeout):

@@ -13,35 +13,31 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from dray.broker.checks import check_dependency
 from dray.broker.redis.core import Core
-from dray.broker.redis.encoding import (
-    BY_BYTE,
-    body,
-    class_of,
-    encode,
-    has_limits,
-    is_simple,
-    limits_of,
-    to_json,
-)
+from dray.broker.redis.encoding import BY_NAME, body, encode, shape_of, to_json
+from dray.broker.redis.ids import public_id, stored_id
 from dray.broker.redis.outbox import (
+    add_dependants,
+    deliver_ends,
     follow_up,
     follow_up_all,
     free_ids,
-    locate,
+    read_states,
     remove_dependants,
+    take_back,
     watch_queues,
 )
 from dray.broker.redis.router import Arg, command, script
+from dray.broker.rules import is_first
 from dray.broker.verbs import PUT_STEP, Accepted, DocWrite
 from dray.codec.payload import pack, unpack
 from dray.errors import BrokerAway, CodecError
-from dray.job import FINISHED, Job, State, queue_of
+from dray.job import FINISHED, GENERATED, Job, State, queue_of
 
 log = logging.getLogger("dray.broker")
 _decode_intent = msgspec.msgpack.Decoder(list[bytes]).decode
@@ -49,10 +45,22 @@ INTENT_GRACE = 5_000_000
 """Microseconds after which the client that wrote an intent counts as dead."""
 TOKEN_OLD = 11 * 60_000_000
 """Microseconds: a minute more than the limit in lua/put.lua, for servers whose clocks differ."""
-_VERDICTS = {b"c": "created", b"d": "duplicate", b"f": "full", b"l": "limited"}
 _REFUSED = frozenset({"full", "limited"})
-UNFINISHED = frozenset(State) - FINISHED - {State.NOT_FOUND}
 _NOT_STARTED = frozenset({State.WAITING, State.SCHEDULED, State.RETRYING, State.READY})
+
+
+class _Broker(Protocol):
+    _core: Core
+
+
+async def put_checked(
+    broker: _Broker, jobs: Sequence[Job], *, durability: str | None = None
+) -> list[Accepted]:
+    """Put jobs as the client does, usually a plain one: nothing stands between the two."""
+    core = broker._core
+    if jobs and _are_plain(core, jobs):
+        return await _put_plain(core, jobs, None)
+    return await put(core, jobs, None, None)
 
 
 async def put(core: Core, jobs: Sequence[Job], when: DocWrite | None, now: int | None) -> list[Accepted]:
@@ -79,7 +87,7 @@ def _are_plain(core: Core, jobs: Sequence[Job]) -> bool:
     if len(jobs) > PUT_STEP or not core.knows(queue):
         return False
     # `check_puts` refused generated ids that name another queue.
-    return all(job.queue == queue and queue_of(job.id) is not None and is_simple(job) for job in jobs)
+    return all(job.queue == queue and GENERATED.fullmatch(job.id) and shape_of(job) != "f" for job in jobs)
 
 
 async def _put_plain(core: Core, jobs: Sequence[Job], now: int | None) -> list[Accepted]:
@@ -87,7 +95,8 @@ async def _put_plain(core: Core, jobs: Sequence[Job], now: int | None) -> list[A
     known, answers, aftermath = await core.call(core.on_queue("put", queue, now, "", *args))
     if not known:
         await core.enlist([queue])
-    await follow_up(core, queue, aftermath, now)
+    if core.backlog or any(aftermath):
+        await follow_up(core, queue, aftermath, now)
     return _read_answers(jobs, answers)
 
 
@@ -96,17 +105,10 @@ async def _check_dependencies(core: Core, jobs: Sequence[Job]) -> None:
     if not asked:
         return
     together = {job.id for job in jobs}
-    known = await _states(core, asked - together)
+    known = await read_states(core, asked - together)
     for job in jobs:
         for dependency in job.waits_for:
             check_dependency(job, dependency, dependency in together or dependency in known)
-
-
-async def _states(core: Core, ids: Iterable[str]) -> dict[str, State]:
-    """The states of jobs, without those that do not exist."""
-    places = await locate(core, ids)
-    replies = await core.calls([core.on_queue("job_states", queue, 0, id) for id, queue in places.items()])
-    return {id: BY_BYTE[reply[0]] for id, reply in zip(places, replies, strict=True) if reply[0]}
 
 
 # documents
@@ -238,8 +240,8 @@ async def _claim(core: Core, jobs: Sequence[Job]) -> dict[str, str]:
 async def _put_elsewhere(step: _Step, index: int, job: Job, owners: dict[str, str]) -> Accepted:
     """Put a job whose id another queue has: as a duplicate, to replace it, or because it is awaited there."""
     core, home = step.core, owners[job.id]
-    letter, run, _ = await core.call(core.on_queue("job_states", home, step.now, job.id))
-    state = BY_BYTE[letter]
+    name, run, _ = await core.call(core.on_queue("job_states", home, step.now, stored_id(job.id, home)))
+    state = BY_NAME[name]
     if state is not State.NOT_FOUND:
         if job.on_duplicate != "replace" or run or state not in _NOT_STARTED:
             return Accepted(job.id, state, "duplicate")
@@ -248,15 +250,16 @@ async def _put_elsewhere(step: _Step, index: int, job: Job, owners: dict[str, st
             return reply
     await core.call(script("id_directory", core.keys.directory(job.id), "move", job.id, home, job.queue))
     owners[job.id] = job.queue
-    moved = await core.call(core.on_queue("move_id_out", home, step.now, job.id, 1))
+    moved = await core.call(core.on_queue("move_id_out", home, step.now, stored_id(job.id, home), 1))
     dependants, watchers, (posted, forgotten, gone) = moved
-    waits = {dependency.encode() for dependency in job.waits_for}
+    waits = {stored_id(dependency, home) for dependency in job.waits_for}
     kept_pairs = zip(forgotten[::2], forgotten[1::2], strict=True)
     apart = [id for pair in kept_pairs if pair[0] not in waits for id in pair]
     for watcher in watchers:
         await watch_queues(core, watcher.decode(), [job.queue])
     if dependants or watchers:
-        args = (job.id, len(dependants), *dependants, *watchers)
+        own = [stored_id(public_id(one, home), job.queue) for one in dependants]
+        args = (stored_id(job.id, job.queue), len(own), *own, *watchers)
         _, aftermath = await core.call(core.on_queue("move_id_in", job.queue, step.now, *args))
         await follow_up(core, job.queue, aftermath, step.now)
     await follow_up(core, home, (posted, apart, gone), step.now)
@@ -273,7 +276,7 @@ async def _tell_dependants(
         if reply.verdict in _REFUSED or reply.id != job.id:
             queue = owners.get(job.id, job.queue)
             _, aftermath = await step.core.call(
-                step.core.on_queue("tell_dependants", queue, step.now, job.id)
+                step.core.on_queue("tell_dependants", queue, step.now, stored_id(job.id, queue))
             )
             step.left.append((queue, aftermath))
             await free_ids(step.core, queue, [job.id])
@@ -300,7 +303,7 @@ class _Step:
         await waits.register([job for _, job in jobs])
         extra = waits.extra
         if replaces:
-            extra[jobs[0][1].id] = {**extra.get(jobs[0][1].id, {}), "oq": 1}
+            extra[jobs[0][1].id] = {**extra.get(jobs[0][1].id, {}), "elsewhere": 1}
         accepted = await self.put(jobs, extra)
         anew = {reply.id for reply in accepted if reply.replaced == reply.id}
         await waits.register_anew([job for _, job in jobs if job.id in anew])
@@ -329,7 +332,7 @@ class _Step:
         if answers == -1:
             raise BrokerAway("it took more than ten minutes to put these jobs: somebody else does it by now")
         if answers == 0:  # put before, under the same token
-            states = await _states(self.core, [job.id for job in jobs])
+            states = await read_states(self.core, [job.id for job in jobs])
             replies = [Accepted(job.id, states.get(job.id, State.NOT_FOUND)) for job in jobs]
         else:
             replies = _read_answers(jobs, answers)
@@ -348,40 +351,48 @@ class _Step:
 def _job_args(
     jobs: Iterable[tuple[int, Job]], base: int, created: int | None, extra: dict[str, dict[str, Any]]
 ) -> list[Arg]:
-    """Per job the three arguments of lua/put.lua."""
-    args: list[Arg] = []
-    for index, job in jobs:
-        simple = job.id not in extra and is_simple(job)
-        plain = class_of(job) if simple and not has_limits(job) else None
-        more = plain or (limits_of(job) if simple else _extra(job, extra.get(job.id, {})))
-        args += (job.id, body(job, base + index, created, plain), more)
+    """The arguments of lua/put.lua from the fourth on."""
+    args: list[Arg] = [b""]
+    extras: dict[int, dict[str, Any]] = {}
+    for place, (index, job) in enumerate(jobs, 1):
+        shape = "f" if job.id in extra else shape_of(job)
+        if shape == "f":
+            extras[place] = _extra(job, extra.get(job.id, {}))
+        args += (stored_id(job.id, job.queue), body(job, shape, base + index, created))
+    if extras:
+        args[0] = to_json(extras)
     return args
 
 
-def _extra(job: Job, waits: dict[str, Any]) -> bytes:
-    extra: dict[str, Any] = {"dup": job.on_duplicate, "d": job.due, "mx": job.max_ready, "ov": job.overflow}
-    if job.waits_for:
-        extra["wf"] = 1
-    return to_json({name: value for name, value in (extra | waits).items() if value is not None})
+def _extra(job: Job, waits: dict[str, Any]) -> dict[str, Any]:
+    extra: dict[str, Any] = {
+        "on_duplicate": job.on_duplicate,
+        "due": job.due,
+        "max_ready": job.max_ready,
+        "overflow": job.overflow,
+        "has_waits": 1 if job.waits_for else None,
+    }
+    return {name: value for name, value in (extra | waits).items() if value is not None}
 
 
 def _read_answers(jobs: Sequence[Job], answers: Any) -> list[Accepted]:
     if answers == 1:
         return [Accepted(job.id, State.READY) for job in jobs]
-    if isinstance(answers, bytes):
-        return [Accepted(job.id, BY_BYTE[answers[at : at + 1]]) for at, job in enumerate(jobs)]
-    return [_accepted(*answers[at : at + 5]) for at in range(0, len(answers), 5)]
+    if isinstance(answers[0], bytes):
+        return [Accepted(job.id, BY_NAME[state]) for job, state in zip(jobs, answers, strict=True)]
+    return [_accepted(job.queue, *answer) for job, answer in zip(jobs, answers[0], strict=True)]
 
 
-def _accepted(verdict: bytes, state: bytes, id: bytes, replaced: bytes, met: Any) -> Accepted:
+def _accepted(queue: str, verdict: bytes, state: bytes, id: bytes, replaced: bytes, met: Any) -> Accepted:
     number = int(met) if met != b"" else None
+    limited = verdict == b"limited"
     return Accepted(
-        id.decode(),
-        BY_BYTE[state],
-        _VERDICTS[verdict],  # type: ignore[arg-type]
-        replaced.decode() or None,
-        None if verdict == b"l" else number,
-        number if verdict == b"l" else None,
+        public_id(id, queue),
+        BY_NAME[state],
+        verdict.decode(),  # type: ignore[arg-type]
+        public_id(replaced, queue) or None,
+        None if limited else number,
+        number if limited else None,
     )
 
 
@@ -392,26 +403,16 @@ class _Waits:
         self._core, self._owners = core, owners
         self.extra: dict[str, dict[str, Any]] = {}
         self._seen: dict[tuple[str, str], State] = {}
-        self._added: list[tuple[str, str]] = []
+        self._added: dict[tuple[str, str], int] = {}
 
     async def register(self, jobs: Sequence[Job]) -> None:
         pairs = [(dependency, job.id) for job in jobs for dependency in job.waits_for]
         if not pairs:
             return
-        places = await locate(self._core, {dependency for dependency, _ in pairs})
-        places |= {id: queue for id, queue in self._owners.items() if id not in places}
-        parts: dict[str, list[tuple[str, str]]] = {}
-        for pair in pairs:
-            parts.setdefault(places[pair[0]], []).append(pair)
-        calls = [
-            self._core.on_queue("add_dependants", queue, 0, *(id for pair in part for id in pair))
-            for queue, part in parts.items()
-        ]
-        for part, reply in zip(parts.values(), await self._core.calls(calls), strict=True):
-            for place, pair in enumerate(part):
-                self._seen[pair] = BY_BYTE[reply[2 * place]]
-                if reply[2 * place + 1]:
-                    self._added.append(pair)
+        for pair, (state, added) in (await add_dependants(self._core, pairs, self._owners)).items():
+            self._seen[pair] = state
+            if added:
+                self._added[pair] = added
         for job in jobs:
             if job.waits_for:
                 self.extra[job.id] = self._waits(job)
@@ -427,17 +428,23 @@ class _Waits:
     def _waits(self, job: Job) -> dict[str, Any]:
         states = {dependency: self._seen[dependency, job.id] for dependency in job.waits_for}
         left = [dependency for dependency, state in states.items() if state is not State.SUCCEEDED]
-        ended = [text for d in left if states[d] in FINISHED for text in (d, str(states[d]))]
-        return {"w": left, "we": ended}
+        if any(is_first(state, job.orphan) for state in states.values()):
+            left = []
+        own = {dependency: stored_id(dependency, job.queue).decode() for dependency in left}
+        ended = [text for d in left if states[d] in FINISHED for text in (own[d], str(states[d]))]
+        return {"waits": list(own.values()), "ended": ended}
 
     async def look_again(self, jobs: Sequence[Job], accepted: Sequence[Accepted], now: int | None) -> None:
         """Deliver ends between registering and putting; remove registrations of jobs that were not put."""
         if not self._seen:
             return
         created = {reply.id for reply in accepted if reply.verdict == "created"}
-        await remove_dependants(self._core, [pair for pair in self._added if pair[1] not in created])
+        await take_back(
+            self._core, {pair: new for pair, new in self._added.items() if pair[1] not in created}
+        )
+        await remove_dependants(self._core, self._unneeded(jobs, created))
         watched = {d: state for (d, dependant), state in self._seen.items() if dependant in created}
-        states = await _states(self._core, [d for d, state in watched.items() if state not in FINISHED])
+        states = await read_states(self._core, [d for d, state in watched.items() if state not in FINISHED])
         for job in jobs:
             for dependency in job.waits_for if job.id in created else ():
                 before, after = watched[dependency], states.get(dependency, State.NOT_FOUND)
@@ -447,6 +454,10 @@ class _Waits:
                     or (after not in FINISHED and after is not State.NOT_FOUND)
                 ):
                     continue
-                args = (job.id, dependency, str(after))
-                _, aftermath = await self._core.call(self._core.on_queue("deliver", job.queue, now, *args))
-                await follow_up(self._core, job.queue, aftermath, now)
+                left = await deliver_ends(self._core, job.queue, [((dependency, job.id), after)], now)
+                await follow_up_all(self._core, left, now)
+
+    def _unneeded(self, jobs: Sequence[Job], created: set[str]) -> list[tuple[str, str]]:
+        """Registrations of jobs that were put, but need not wait."""
+        free = [job for job in jobs if job.id in created and not self.extra.get(job.id, {}).get("waits")]
+        return [(d, job.id) for job in free for d in job.waits_for]

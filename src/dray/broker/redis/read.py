@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-from dray.broker.checks import TIME_MAX, decode_pause, query_matches, read_number
+from dray.broker.actions import Pause, Query
+from dray.broker.checks import TIME_MAX, query_matches, read_number
 from dray.broker.redis.core import Core
-from dray.broker.redis.encoding import LETTER, StoredJob, read_limits, read_stored
+from dray.broker.redis.encoding import StoredJob, read_limits, read_pause, read_stored
+from dray.broker.redis.ids import public_id, stored_id
 from dray.broker.redis.outbox import locate, watch_queues
 from dray.broker.redis.router import command
-from dray.broker.verbs import Doc, Entry, Event, Feed, Limits, Page, Pause, Query, QueueInfo, Usage
+from dray.broker.verbs import Doc, Entry, Event, Feed, Limits, Page, QueueInfo, Usage
 from dray.errors import InvalidInput
 from dray.job import PLACES, Job, Move, Place, Record, Sign, State
 
@@ -19,14 +21,8 @@ SCAN_FACTOR: Final = 10
 CHUNK: Final = 200
 """Jobs that one script reads, as payloads may be large."""
 STATES: Final = tuple(State)
-_PLACE_LETTERS: Final = {
-    Place.WAITING: "w",
-    Place.DUE: "d",
-    Place.READY: "r",
-    Place.HELD: "h",
-    Place.DEAD: "e",
-    Place.DONE: "e",
-}
+PLACE_NAMES: Final = {place: str(place) for place in Place} | {Place.DEAD: "ended", Place.DONE: "ended"}
+"""The places of lua/list_ids.lua."""
 _FIRST: Final = frozenset({State.WAITING, State.SCHEDULED, State.READY, State.RUNNING, State.SUCCEEDED})
 """The first of the states that share a place."""
 KINDS: Final[dict[str, str]] = {
@@ -43,6 +39,10 @@ KINDS: Final[dict[str, str]] = {
     "H": Move.RESCHEDULED,
     "Y": Move.REPLAYED,
     "L": Move.DELETED,
+    "Z": Move.SUSPENDED,
+    "W": Move.WOKEN,
+    "B": Move.UNDOING,
+    "F": Move.REVIVED,
     "g": Sign.PROGRESS,
     "A": Sign.CANCEL_ASKED,
     "O": Sign.SPECULATED,
@@ -74,7 +74,8 @@ async def read_jobs(
     found: dict[str, StoredJob] = {}
     for first in range(0, len(ids), CHUNK):
         names = ids[first : first + CHUNK]
-        at, *rows = await core.call(core.on_queue("get", queue, now, watch, *names))
+        own = [stored_id(id, queue) for id in names]
+        at, *rows = await core.call(core.on_queue("get", queue, now, watch, *own))
         for id, row in zip(names, rows, strict=True):
             if row is not None:
                 found[id] = read_stored(queue, id, row, at, core.retention)
@@ -88,7 +89,7 @@ async def pages(
     while True:
         whole, after, ids = await core.call(core.on_queue("list_ids", queue, now, place, cursor, CHUNK))
         cursor = after.decode()
-        yield [id.decode() for id in ids], cursor, bool(whole)
+        yield [public_id(id, queue) for id in ids], cursor, bool(whole)
         if whole:
             return
 
@@ -117,7 +118,7 @@ async def find(
                 continue
             here = (number, name) == (state, queue)
             start, skipped = (after, skip) if here else ("", 0)
-            async for ids, following, _ in pages(core, name, _PLACE_LETTERS[PLACES[which]], start, now):
+            async for ids, following, _ in pages(core, name, PLACE_NAMES[PLACES[which]], start, now):
                 kept = await read_jobs(core, name, ids, now)
                 standing = [kept[id] for id in ids if id in kept and _stands(kept[id], which)]
                 order = standing if start or following else sorted(standing, key=lambda one: one.stamp)
@@ -181,8 +182,8 @@ def read_counts(stored: Sequence[bytes]) -> dict[State, int]:
     numbers = dict(zip(stored[::2], stored[1::2], strict=True))
     return {
         state: int(number)
-        for state, letter in LETTER.items()
-        if letter and (number := numbers.get(letter.encode(), b"")).removeprefix(b"-").isdigit()
+        for state in State
+        if (number := numbers.get(state.encode(), b"")).removeprefix(b"-").isdigit()
     }
 
 
@@ -229,7 +230,7 @@ def _settings(stored: Sequence[bytes]) -> dict[str, Any]:
     for field, packed in zip(stored[::2], stored[1::2], strict=True):
         kind, _, task = field.decode().partition(":")
         if kind == "pause":
-            stop = decode_pause(packed)
+            stop = read_pause(packed)
             pause, pauses = (stop, pauses) if not task else (pause, pauses | {task: stop})
         else:
             most = read_limits(packed)
@@ -286,10 +287,10 @@ async def feed(core: Core, cursor: Mapping[str, int] | None, limit: int) -> Feed
 
 def _entry(queue: str, base: int, row: Sequence[Any]) -> Entry:
     number, (_, at, _, events) = row
-    parsed = tuple(map(_event, events.decode().split("\n")))
+    parsed = tuple(_event(queue, text) for text in events.split(b"\n"))
     return Entry(queue, base + int(number.partition(b"-")[0]), int(at), parsed)
 
 
-def _event(text: str) -> Event:
-    run, _, id = text[1:].partition(" ")
-    return Event(KINDS[text[0]], id, int(run))
+def _event(queue: str, text: bytes) -> Event:
+    run, _, id = text[1:].partition(b" ")
+    return Event(KINDS[chr(text[0])], public_id(id, queue), int(run))

@@ -17,14 +17,16 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+from dray.broker.actions import Query
 from dray.broker.checks import query_matches
 from dray.broker.redis.core import Core
-from dray.broker.redis.encoding import LETTER, StoredJob
-from dray.broker.redis.read import CHUNK, SCAN_FACTOR, find, pages, read_counts, read_jobs
+from dray.broker.redis.encoding import StoredJob
+from dray.broker.redis.ids import public_id
+from dray.broker.redis.read import CHUNK, PLACE_NAMES, SCAN_FACTOR, find, pages, read_counts, read_jobs
 from dray.broker.redis.router import command
-from dray.broker.verbs import Page, Query
+from dray.broker.verbs import Page
 from dray.errors import InvalidInput
-from dray.job import Record, State
+from dray.job import PLACES, Record, State
 
 FEW: Final = 2000
 """Number of jobs that are read and sorted."""
@@ -32,7 +34,7 @@ LATEST: Final = 10**16
 """Above every arrival stamp."""
 LEAST: Final = 10
 """Least number of jobs to request from each queue's feed."""
-_PLACES: Final = {"w": "w", "s": "d", "t": "d", "r": "r", "h": "h", "o": "e", "d": "e", "c": "e"}
+_PLACES: Final = {state: PLACE_NAMES[place] for state, place in PLACES.items()}
 _CURSOR: Final = re.compile(r"s([0-9]{1,17})|f([0-9]{1,16}):([0-9]{1,17})|o([0-9]{1,16}):(.*)", re.S)
 
 
@@ -62,15 +64,13 @@ async def _few(
     core: Core, queues: Sequence[str], state: State | None, now: int | None
 ) -> list[StoredJob] | None:
     """All jobs that may match, in no order; None if there are too many."""
-    keys = [core.keys.queue(name) + "counts" for name in queues]
-    replies = await core.calls([command(key, "HGETALL", key) for key in keys])
-    counts = [{LETTER[one]: count for one, count in read_counts(reply).items()} for reply in replies]
-    letter = None if state is None else LETTER[state]
-    if letter == "":
+    replies = await core.calls([core.on_queue("state_counts", name, now) for name in queues])
+    counts = [read_counts(reply) for reply in replies]
+    if state is State.NOT_FOUND:
         return []
-    if letter == "d":
-        return await _dead(core, queues, [one.get("d", 0) for one in counts], now)
-    places = "wdrhe" if letter is None else _PLACES[letter]
+    if state is State.DEAD:
+        return await _dead(core, queues, [one.get(State.DEAD, 0) for one in counts], now)
+    places = list(dict.fromkeys(_PLACES.values())) if state is None else [_PLACES[state]]
     total = sum(count for one in counts for of, count in one.items() if _PLACES[of] in places)
     if total > FEW:
         return None
@@ -93,7 +93,7 @@ async def _dead(
         key, most, looked = core.keys.queue(queue) + "ended", len(found) + count, 0
         while len(found) < most:
             members = await core.call(command(key, "ZREVRANGE", key, looked, looked + CHUNK - 1))
-            kept = await read_jobs(core, queue, [member.decode()[16:] for member in members], now)
+            kept = await read_jobs(core, queue, [public_id(member[16:], queue) for member in members], now)
             found |= {id: one for id, one in kept.items() if one.record.state is State.DEAD}
             looked += len(members)
             if not members:
@@ -170,7 +170,7 @@ async def _by_feed(
 def _merged(queues: Sequence[str], replies: Sequence[Any], floor: int) -> list[_Put]:
     """The puts after `floor`, the newest first; back to `floor` the feed of every queue is complete."""
     puts = [
-        _Put(int(at), queue, id.decode())
+        _Put(int(at), queue, public_id(id, queue))
         for queue, (_, _, found) in zip(queues, replies, strict=True)
         for at, id in zip(found[::2], found[1::2], strict=True)
         if int(at) >= floor

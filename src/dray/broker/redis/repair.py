@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from dray.broker.checks import FREE_STEP
 from dray.broker.redis.core import Core
-from dray.broker.redis.encoding import BY_BYTE
+from dray.broker.redis.encoding import BY_NAME
+from dray.broker.redis.ids import public_id, stored_id
 from dray.broker.redis.keys import BUCKETS
 from dray.broker.redis.outbox import free_ids, locate
 from dray.broker.redis.router import Arg, command, script
@@ -72,9 +73,9 @@ class Repair:
         self.left.append((name, aftermath))
         for kind, count in zip(repairs[::2], repairs[1::2], strict=True):
             self.repairs[kind.decode()] += count
-        ids = [id.decode() for id in made_up]
+        ids = [public_id(id, name) for id in made_up]
         self._doubt(Doubt("lead", id, "", name) for id in await self._not_in_directory(ids))
-        names = [name.decode() for name in edges]
+        names = [public_id(id, name) for id in edges]
         await self._check_dependants(list(zip(names[::2], names[1::2], strict=True)), name)
 
     # between queues
@@ -103,13 +104,15 @@ class Repair:
             self.left.append((queue, aftermath))
             self.freed += freed
         elif state == b"ok":
-            lease = (session, epoch, facts[1], facts[2])
+            lease = (session, epoch, facts[1])
             await self.core.call(self.core.on_queue("copy_lease", queue, self.now, *lease))
 
     async def _check_waiting(self, waiting: Sequence[Sequence[bytes]], queue: str) -> None:
         """Compare waiting jobs (id, orphan, dependencies) with their dependencies."""
-        pairs = [(id.decode(), name.decode()) for id, _, *names in waiting for name in names]
-        patient = {id.decode() for id, orphan, *_ in waiting if orphan == b"wait"}
+        pairs = [
+            (public_id(id, queue), public_id(name, queue)) for id, _, *names in waiting for name in names
+        ]
+        patient = {public_id(id, queue) for id, orphan, *_ in waiting if orphan == b"wait"}
         places = await locate(self.core, {dependency for _, dependency in pairs})
         parts: dict[str, list[tuple[str, str]]] = {}
         for dependant, dependency in pairs:
@@ -136,10 +139,10 @@ class Repair:
 
     async def _listed(self, home: str, pairs: Sequence[tuple[str, str]]) -> list[tuple[State | None, bool]]:
         """Per pair (dependency of this queue, dependant) its state, and true if it lists the dependant."""
-        args: list[Arg] = [id for pair in pairs for id in pair]
+        args: list[Arg] = [stored_id(id, home) for pair in pairs for id in pair]
         reply = await self.core.call(self.core.on_queue("compare_dependency", home, 0, "registered", *args))
         return [
-            (BY_BYTE[state] if state else None, bool(listed))
+            (BY_NAME[state] if state else None, bool(listed))
             for state, listed in zip(reply[::2], reply[1::2], strict=True)
         ]
 
@@ -147,7 +150,7 @@ class Repair:
         """Per pair (dependant of this queue, dependency) true if it waits. No queue: false."""
         if not queue:
             return [False] * len(pairs)
-        args: list[Arg] = [id for pair in pairs for id in pair]
+        args: list[Arg] = [stored_id(id, queue) for pair in pairs for id in pair]
         reply = await self.core.call(self.core.on_queue("compare_dependency", queue, 0, "waits", *args))
         return [bool(waits) for waits in reply]
 
@@ -173,7 +176,8 @@ class Repair:
             self._doubt(Doubt("claim", id, "", queue) for id in await self._vacant(queue, ids))
 
     async def _vacant(self, queue: str, ids: Sequence[str]) -> list[str]:
-        reply = await self.core.call(self.core.on_queue("job_states", queue, 0, *ids))
+        own = [stored_id(id, queue) for id in ids]
+        reply = await self.core.call(self.core.on_queue("job_states", queue, 0, *own))
         states, waited = reply[::3], reply[2::3]
         return [id for id, state, wait in zip(ids, states, waited, strict=True) if state == b"" and not wait]
 
@@ -199,18 +203,17 @@ class Repair:
         home = (await locate(self.core, [doubt.other])).get(doubt.other)
         if home is None or not (await self._waiting(doubt.queue, [(doubt.id, doubt.other)]))[0]:
             return
-        letter, added = await self.core.call(
-            self.core.on_queue("add_dependants", home, 0, doubt.other, doubt.id)
-        )
-        state = BY_BYTE[letter] if letter else None
+        pair = [stored_id(id, home) for id in (doubt.other, doubt.id)]
+        name, added = await self.core.call(self.core.on_queue("add_dependants", home, 0, 0, *pair))
+        state = BY_NAME[name] if name else None
         ended = state is not None and state.finished
         # A job is registered before it is put, so only an end in between can have removed it from the list.
-        (self.finished if ended else self.repairs)["dependency"] += added
+        # One that is revived is registered afterwards: until then it is only remembered.
+        (self.finished if ended or added == 2 else self.repairs)["dependency"] += int(added > 0)
         if ended:
-            args = (doubt.id, doubt.other, str(state))
-            effects, aftermath = await self.core.call(
-                self.core.on_queue("deliver", doubt.queue, self.now, *args)
-            )
+            ids = [stored_id(id, doubt.queue) for id in (doubt.id, doubt.other)]
+            call = self.core.on_queue("deliver", doubt.queue, self.now, *ids, str(state), "")
+            effects, aftermath, _ = await self.core.call(call)
             self.left.append((doubt.queue, aftermath))
             self.finished["dependency"] += 0 if added else effects
 
@@ -220,8 +223,9 @@ class Repair:
         [(_, listed)] = await self._listed(doubt.queue, [(doubt.other, doubt.id)])
         if listed and not (await self._waiting(places.get(doubt.id, ""), [(doubt.id, doubt.other)]))[0]:
             self.finished["dependency"] += 1
-            call = self.core.on_queue("remove_dependants", doubt.queue, 0, doubt.other, doubt.id)
-            await free_ids(self.core, doubt.queue, [id.decode() for id in await self.core.call(call)])
+            pair = [stored_id(id, doubt.queue) for id in (doubt.other, doubt.id)]
+            gone = await self.core.call(self.core.on_queue("remove_dependants", doubt.queue, 0, 0, *pair))
+            await free_ids(self.core, doubt.queue, [public_id(id, doubt.queue) for id in gone])
 
     async def _resolve_claim(self, doubt: Doubt) -> None:
         places = await locate(self.core, [doubt.id])

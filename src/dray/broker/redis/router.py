@@ -3,8 +3,9 @@
 A call that a node did not carry out (unreachable, unknown script, slot elsewhere) is sent again if another
 node is known to serve the slot. Every other failure is raised, because the call may have taken effect.
 
-After a failure the other nodes are asked for the map of slots, the failed one last. While a node of a cluster
-is silent the others are asked too: once they name a replacement, its connections are given up at once.
+After a failure the other nodes are asked for the map of slots, the failed one last; or, if the URL names
+sentinels, these for the primary. While a node is silent the others are asked too: once they name a
+replacement, its connections are given up at once.
 """
 
 from __future__ import annotations
@@ -16,15 +17,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import hiredis
+import msgspec
 
 from dray.broker.blocking import run_blocking
+from dray.broker.redis.blocking_connection import BlockingConnection, Pool
 from dray.broker.redis.cluster import Nodes, SlotMap
-from dray.broker.redis.connection import SILENCE, BlockingConnection, Connection, LoopConnection, Reply, pack
-from dray.broker.redis.errors import refused, replaced, unreachable
+from dray.broker.redis.connection import (
+    SILENCE,
+    Connection,
+    LoopConnection,
+    Reply,
+    pack,
+    pack_all,
+)
+from dray.broker.redis.errors import being_replaced, refused, replaced, unreachable
 from dray.broker.redis.keys import beside
 from dray.broker.redis.options import Address, Options
-from dray.broker.redis.pool import Pool
 from dray.broker.redis.scripts import SCRIPTS, Script
+from dray.broker.redis.sentinel import Sentinels, is_primary
 from dray.errors import BrokerAway, BrokerBusy, BrokerError
 
 Arg = str | bytes | int
@@ -33,27 +43,26 @@ MOVING_PAUSES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds between tries while a slot moves to another node."""
 ASK_WITHIN: Final = 1.0
 """Seconds that a node may take to send the map, while others can be asked."""
-UNFIT: Final = frozenset({"CLUSTERDOWN", "MASTERDOWN", "LOADING", "READONLY", "NOREPLICAS"})
+UNFIT: Final = frozenset({"CLUSTERDOWN", "MASTERDOWN", "LOADING", "READONLY", "NOREPLICAS", "UNBLOCKED"})
 """Errors of a node that serves no slot now; it has carried out nothing."""
 
 
-class Command:
+class Command(msgspec.Struct, eq=False):
     """A script or a command on a key."""
 
-    __slots__ = ("_args", "key", "moving", "reply", "script")
-
-    def __init__(self, script: Script | None, key: str, args: Sequence[Arg]) -> None:
-        self.script, self.key, self._args = script, key, args
-        self.reply: Reply = None
-        self.moving = False
-        """It was refused because its slot moves to another node."""
+    script: Script | None
+    key: str
+    args: Sequence[Arg]
+    reply: Reply = None
+    moving: bool = False
+    """It was refused because its slot moves to another node."""
 
     def packed(self, cluster: bool = False) -> bytes:
         if self.script is None:
-            return pack(*self._args)
+            return pack_all(self.args)
         if cluster and self.key[-1] == ":":
-            return pack("EVALSHA", self.script.sha, 2, self.key, beside(self.key), *self._args)
-        return pack("EVALSHA", self.script.sha, 1, self.key, *self._args)
+            return pack_all(("EVALSHA", self.script.sha, 2, self.key, beside(self.key), *self.args))
+        return pack_all(("EVALSHA", self.script.sha, 1, self.key, *self.args))
 
 
 def script(name: str, key: str, *args: Arg) -> Command:
@@ -75,7 +84,10 @@ class Router:
         self._nodes = Nodes(options.addresses)
         self._map_lock, self._map_thread_lock = asyncio.Lock(), threading.Lock()
         self._checking: dict[LoopConnection, asyncio.Task[None]] = {}
+        self._sentinels = Sentinels(options, blocking) if options.sentinels else None
         self.cluster = False
+        self.replaceable = self._sentinels is not None
+        """Another server may take the place of one: on a cluster, or by Sentinel."""
         self.fail_overs = 0
         """How often a node was replaced; each time, messages and unreplicated writes may be lost."""
 
@@ -91,7 +103,7 @@ class Router:
         self, address: Address, on_message: Callable[[Reply], None] | None = None
     ) -> LoopConnection:
         """A new connection on the loop; raises early if the node turns out to be replaced."""
-        if not self.cluster:
+        if not self.replaceable:
             return await LoopConnection.connect(address, self._options, on_message)
         making = asyncio.ensure_future(LoopConnection.connect(address, self._options, on_message))
         try:
@@ -108,7 +120,7 @@ class Router:
 
     async def connect_blocking(self, address: Address) -> BlockingConnection:
         return await BlockingConnection.connect(
-            address, self._options, self._is_replaced_blocking if self.cluster else None
+            address, self._options, self._is_replaced_blocking if self.replaceable else None
         )
 
     def lose(self, address: Address) -> None:
@@ -129,6 +141,8 @@ class Router:
             self._give_back(connection)
 
     def is_primary(self, address: Address) -> bool:
+        if self._sentinels is not None:
+            return address == self._sentinels.current
         slots = self._nodes.map
         return slots is None or address in slots.primaries
 
@@ -146,7 +160,8 @@ class Router:
             connection = self._connections.get(address)
             if connection is None or not connection.open:
                 self._connections[address] = connection = await connect(address)
-                connection.on_silence = self._check_silent if connection.mode == "cluster" else None
+                replaceable = connection.mode == "cluster" or self.replaceable
+                connection.on_silence = self._check_silent if replaceable else None
         return connection
 
     def _pool(self, address: Address) -> Pool:
@@ -171,22 +186,28 @@ class Router:
     async def call(self, call: Command) -> Reply:
         """`calls` for a single call, the usual case."""
         home = self._nodes.home
-        if home is None or self.cluster:
-            [reply] = await self.calls([call])
-            return reply
+        if home is None or self.replaceable:
+            return (await self.calls((call,)))[0]
+        pool = self._pools.get(home)  # only a blocking router has pools
+        lent = None if pool is None else pool.lend()
         connection = self._connections.get(home)
-        if connection is None or not connection.open:
-            again = await self._exchange(home, [call])
-        else:
-            try:
-                [reply] = await connection.exchange(call.packed(), 1)
-            except BrokerAway:
-                self._nodes.failed(home)
-                raise
-            if not isinstance(reply, hiredis.ReplyError):
-                return reply
-            again = [call] if await self._amend(home, call, str(reply)) else []
-        return (await self.calls(again))[0] if again else call.reply
+        if lent is None and (connection is None or not connection.open):
+            return (await self.calls((call,)))[0]
+        try:
+            if lent is not None:
+                [reply] = await lent.exchange(call.packed(), 1)
+            elif connection is not None:
+                [reply] = await connection.begin(call.packed(), 1)
+        except BrokerAway:
+            self._nodes.failed(home)
+            raise
+        finally:
+            if pool is not None and lent is not None:
+                pool.give_back(lent)
+        if not isinstance(reply, hiredis.ReplyError):
+            return reply
+        again = await self._amend(home, call, str(reply))
+        return (await self.calls((call,)))[0] if again else call.reply
 
     async def post(self, calls: Sequence[Command]) -> None:
         """Make calls whose replies are not needed; without waiting, where possible."""
@@ -218,7 +239,7 @@ class Router:
 
     async def _try(self, calls: Sequence[Command]) -> list[Command]:
         """Make calls; returns those that were not carried out and must be repeated."""
-        if self._nodes.stale:
+        if self._nodes.stale or (self._sentinels is not None and self._sentinels.due):
             await self._learn()
         home, slots = await self.home(), self._nodes.map
         parts: dict[Address, list[Command]] = {}
@@ -265,7 +286,7 @@ class Router:
 
     async def _amend(self, address: Address, call: Command, text: str) -> bool:
         """Handle an error reply; true if the call must be repeated."""
-        code, _, rest = text.partition(" ")
+        code, _, rest = text.removeprefix("ERR ").partition(" ")  # some proxies say `ERR READONLY`
         if code == "NOSCRIPT" and call.script is not None:
             [reply] = await self.ask(address, pack("SCRIPT", "LOAD", call.script.source))
             if isinstance(reply, hiredis.ReplyError):
@@ -284,7 +305,7 @@ class Router:
             return True
         if code == "READONLY" and not self.cluster:
             self._drop(address)  # its host name may lead to another server by now
-        raise refused(address, text)
+        raise being_replaced(address, text) if code in UNFIT and self._sentinels else refused(address, text)
 
     async def _ask(self, address: Address, call: Command) -> bool:
         """Follow an ASK redirect to the node that the slot moves to; true if the call must be repeated."""
@@ -316,6 +337,9 @@ class Router:
 
     async def _ask_around(self, first: Address | None, patient: bool) -> None:
         """Ask one node after the other, each briefly; then again with the full timeout."""
+        if self._sentinels is not None:
+            await self._ask_sentinels(self._sentinels)
+            return
         longest = self._options.connect_timeout
         rounds = [longest] if len(self._nodes.in_order(first)) == 1 else [min(ASK_WITHIN, longest), longest]
         failure: BrokerError | None = None
@@ -337,27 +361,48 @@ class Router:
                 return
         raise failure or BrokerError("the URL names no server")
 
+    async def _ask_sentinels(self, sentinels: Sentinels) -> None:
+        for address in await sentinels.find_primaries():
+            if address == sentinels.current or is_primary(
+                await self._ask_node(address, pack("ROLE"), ASK_WITHIN)
+            ):
+                break
+            self._drop(address)
+        else:
+            raise being_replaced(address, "it is a replica still")
+        self._nodes.answered(address, None)
+        if (before := sentinels.switched_to(address)) is not None:
+            self.fail_overs += 1
+            self._drop(before)
+
     def _accept(self, address: Address, slots: SlotMap | None) -> None:
-        self.cluster = slots is not None
+        self.cluster = self.replaceable = slots is not None
         if self._nodes.answered(address, slots):
             self.fail_overs += 1
 
     async def _ask_map(self, address: Address, seconds: float) -> SlotMap | None:
         """The map of one node; None if the server is no cluster."""
-        ask = self._ask_map_blocking if self._blocking else self._ask_map_on_loop
-        reply = await ask(address, pack("CLUSTER", "SLOTS"), seconds)
+        reply = await self._ask_node(address, pack("CLUSTER", "SLOTS"), seconds)
         if isinstance(reply, hiredis.ReplyError):
             raise refused(address, str(reply))
         return None if reply is None else SlotMap(address, reply)
 
-    async def _ask_map_blocking(self, address: Address, request: bytes, seconds: float) -> Reply:
+    async def _ask_node(self, address: Address, request: bytes, seconds: float) -> Reply:
+        """The answer of a node that may fail, on a new connection if need be; None of a single server."""
+        ask = self._ask_node_blocking if self._blocking else self._ask_node_on_loop
+        return await ask(address, request, seconds)
+
+    def _is_asked(self, connection: Connection) -> bool:
+        return connection.mode == "cluster" or self._sentinels is not None
+
+    async def _ask_node_blocking(self, address: Address, request: bytes, seconds: float) -> Reply:
         pool = self._pool(address)
         connection = pool.spare()
         if connection is None:
             connection = await BlockingConnection.connect(address, self._options, within=seconds)
         connection.on_silence = None
         try:
-            if connection.mode != "cluster":
+            if not self._is_asked(connection):
                 return None
             [reply] = await connection.exchange(request, 1, seconds)
             connection.on_silence = self._is_replaced_blocking
@@ -365,11 +410,11 @@ class Router:
         finally:
             pool.add(connection)
 
-    async def _ask_map_on_loop(self, address: Address, request: bytes, seconds: float) -> Reply:
+    async def _ask_node_on_loop(self, address: Address, request: bytes, seconds: float) -> Reply:
         try:
             async with asyncio.timeout(seconds):
                 connection = await self._connected(address, self._connect_unchecked)
-                return (await connection.exchange(request, 1))[0] if connection.mode == "cluster" else None
+                return (await connection.exchange(request, 1))[0] if self._is_asked(connection) else None
         except TimeoutError as error:
             raise unreachable(address, error, self._options.tls) from None
 
@@ -381,7 +426,7 @@ class Router:
     async def is_replaced(self, address: Address) -> bool:
         """After a failure: ask the other nodes if they name another primary in its place."""
         self._nodes.failed(address)
-        if not self.cluster:
+        if not self.replaceable:
             return False
         if not self._nodes.fresh:
             try:

@@ -1,6 +1,6 @@
 """Builds the scripts from `lua/`: each file, behind the shared parts that its `-- uses:` line names.
 
-A verb may have a fast path, `<verb>_plain.lua`, which comes before most parts. It does the usual call, or
+A verb may have a fast path, `<verb>_fast.lua`, which comes before most parts. It does the usual call, or
 changes nothing and lets the full script go on. The parts define about a hundred functions each time a script
 runs, which costs more than the work of a small call; a fast path uses only a few of them.
 """
@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
-FAST_PATH: Final = "_plain"
+FAST_PATH: Final = "_fast"
 _USES = re.compile(r"^-- uses: (.+)$", re.MULTILINE)
+_AS_FUNCTION = re.compile(r"^-- as a function$", re.MULTILINE)
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -39,11 +40,15 @@ def _uses(text: str) -> list[str]:
 
 
 def _build(name: str, texts: dict[str, str]) -> Script:
+    """What follows the fast path, and the verb itself, are functions: Lua allows each 200 local names."""
     placed: list[str] = []
     if name + FAST_PATH in texts:
         _place(name + FAST_PATH, texts, placed)
+    fast = len(placed)
     _place(name, texts, placed)
-    source = "".join(_stripped(texts[part]) for part in placed)
+    levels = [placed[:fast], placed[fast:-1], placed[-1:]] if fast else [placed[:-1], placed[-1:]]
+    parts = ["".join(_part(part, texts[part]) for part in level) for level in levels]
+    source = "return (function()\n".join(parts) + "end)()\n" * (len(levels) - 1)
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -53,6 +58,12 @@ def _place(name: str, texts: dict[str, str], placed: list[str]) -> None:
         if part not in placed:
             _place(part, texts, placed)
     placed.append(name)
+
+
+def _part(name: str, text: str) -> str:
+    """A part; as a function of its name if its head says so, so that it costs only where it is called."""
+    stripped = _stripped(text)
+    return f"local function {name}(...)\n{stripped}end\n" if _AS_FUNCTION.search(text) else stripped
 
 
 def _stripped(text: str) -> str:

@@ -9,9 +9,11 @@ from typing import Final
 import hiredis
 import msgspec
 
-from dray.broker.redis.connection import BlockingConnection, Reply, pack
-from dray.broker.redis.options import Address, read_url
+from dray.broker.redis.blocking_connection import BlockingConnection
+from dray.broker.redis.connection import Reply, pack
+from dray.broker.redis.options import Address, Options, read_url
 from dray.broker.redis.router import Router
+from dray.broker.redis.sentinel import Sentinels
 from dray.broker.servers import ServerUse
 
 
@@ -38,7 +40,7 @@ async def read_facts(url: str) -> list[ServerFacts]:
     """The facts of all nodes that the URL names. Never suspends."""
     options = read_url(url)
     facts = []
-    for address in options.addresses:
+    for address in options.addresses or await _named_by_sentinels(options):
         connection = await BlockingConnection.connect(address, options)
         try:
             sent = time.time()
@@ -48,6 +50,10 @@ async def read_facts(url: str) -> list[ServerFacts]:
         finally:
             connection.close()
     return facts
+
+
+async def _named_by_sentinels(options: Options) -> list[Address]:
+    return await Sentinels(options, blocking=True).find_primaries()
 
 
 async def read_use(router: Router) -> list[ServerUse]:

@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from random import random
 from typing import Final
 
+from msgspec.structs import replace
+
 from dray.broker.redis.core import Core
+from dray.broker.redis.hand_over import MARK, hand_over, read_mark, take_args
 from dray.broker.redis.pubsub import Subscriber
 from dray.broker.redis.router import Command, command
 from dray.broker.redis.take import filter_args
-from dray.broker.verbs import Filter, Wake
+from dray.broker.verbs import Filter, NextTake, Wake
 from dray.errors import BrokerError
 
 QUEUES_MIN: Final = 8
@@ -27,8 +30,6 @@ STEP: Final = 500
 """Queues that are asked at once."""
 EACH: Final = 0.02
 """Seconds between checks for each queue: a lost wake-up is found within 20 s in a thousand queues."""
-MARK: Final = 1_000_000
-"""The mark of a sleep in a queue: number of the sleep times this, plus the queue's place in the interest."""
 
 
 class StandingWait:
@@ -46,6 +47,10 @@ class StandingWait:
         """The queues where it is registered, and when it checks them anyway."""
         self._rung: dict[str, None] = {}
         """Queues that woke it, not reported yet."""
+        self._take: NextTake | None = None
+        """The take that it offers, in the current wait or in the last one."""
+        self._handed: dict[str, bytes] = {}
+        """Jobs that were handed over for it, not reported yet."""
         self._breaks = subscriber.breaks
         self._notices = subscriber.counter(self._channels[1:])
         self._ask_at = self._ping_at = 0.0
@@ -53,10 +58,13 @@ class StandingWait:
         self.waiting = False
         self.used_at = time.monotonic()
 
-    async def wait(self, queues: Sequence[str], timeout: float, slice: float) -> Wake:
+    async def wait(
+        self, queues: Sequence[str], timeout: float, slice: float, take: NextTake | None = None
+    ) -> Wake:
         """Sleep until there is work in one of the queues or a notification for the session."""
         deadline = time.monotonic() + timeout
         self.waiting = True
+        self._offer(take)
         try:
             while True:
                 await self._subscriber.subscribe(self._channels)
@@ -72,6 +80,14 @@ class StandingWait:
             self.waiting, self.used_at = False, time.monotonic()
             self.message_came()  # one that this wait did not report
 
+    def _offer(self, take: NextTake | None) -> None:
+        """Register anew where the take is offered now, or was before."""
+        if take != self._take:
+            for name in (*(self._take.queues if self._take else ()), *(take.queues if take else ())):
+                self._asleep.pop(name, None)
+            self._take = take
+            self._handed.clear()
+
     def news(self, queues: Sequence[str]) -> Wake:
         """The wake-ups since the last call."""
         self._read()
@@ -80,7 +96,13 @@ class StandingWait:
         self._rung.clear()
         notices = self._subscriber.counter(self._channels[1:])
         notified, self._notices = notices != self._notices, notices
-        return Wake(bool(rung), notified, queues=rung)
+        wake = Wake(bool(rung), notified, queues=rung)
+        if self._handed:
+            handed = hand_over(self._core, self._session, self._take, self._handed)
+            self._handed.clear()
+            queues = (*rung, *handed.queues)
+            wake = replace(handed, work=bool(queues), told=notified, queues=queues)
+        return wake
 
     def unknown(self, queues: Sequence[str]) -> tuple[str, ...]:
         """The queues that may have work without a wake-up: it is not registered there, or must check."""
@@ -111,15 +133,16 @@ class StandingWait:
             await asyncio.gather(*self._passing)
 
     def _read(self) -> None:
-        """A message is `w` (there is work) or `c` (check again), and the mark of the sleep."""
         for message in self._subscriber.messages(self._channels[0]):
-            number, place = divmod(int(message[1:]), MARK)
+            kind, number, place = read_mark(message)
             if number != self._number or place >= len(self._names):
                 continue
             name = self._names[place]
             self._asleep.pop(name, None)
-            if message[:1] == b"w":
+            if kind == b"w":
                 self._rung[name] = None
+            elif kind == b"j" and self.waiting:
+                self._handed[name] = message  # a busy session repeats the take that it offered
 
     async def _check(self, queues: Sequence[str], slice: float) -> Wake:
         """Check the queues where it is not registered, and register where there is no work."""
@@ -154,7 +177,8 @@ class StandingWait:
             place = self._places[queue] = len(self._names)
             self._names.append(queue)
         args = (self.waiter, int(length * 1000), self._session, 1, *filter_args(self.filter))
-        return self._core.on_queue("check_for_work", queue, None, *args, self._number * MARK + place)
+        mark, take = self._number * MARK + place, take_args(self._core, self._take, queue)
+        return self._core.on_queue("check_for_work", queue, None, *args, mark, *take)
 
     def _next_check(self, queues: Sequence[str]) -> float:
         """Seconds until one of the queues must be checked; a little at least, so that the loop turns."""

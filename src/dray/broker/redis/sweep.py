@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dray.broker.checks import FEED_KEPT, FREE_STEP
+from dray.broker.interest import CONFIRM_WITHIN
 from dray.broker.redis.core import Core
-from dray.broker.redis.outbox import clean_up, follow_up_all, forward
+from dray.broker.redis.ids import public_id, stored_id
+from dray.broker.redis.outbox import UNFINISHED, clean_up, follow_up_all, forward, read_states
 from dray.broker.redis.put import finish_intents
 from dray.broker.redis.repair import Repair
-from dray.broker.redis.router import command
+from dray.broker.redis.router import Arg, command
 from dray.broker.redis.sessions import bring_to_end
 from dray.broker.repairs import found
 from dray.broker.verbs import Swept
@@ -33,14 +35,27 @@ class _Sweep:
         self.freed_by: dict[str, int] = {}
         self.idle: dict[str, int] = {}
         """Queues that may be forgotten, with the newest numbers of their feeds."""
+        self.owned: dict[str, list[tuple[str, str]]] = {}
+        """Per queue, finished jobs past their retention, and their owners."""
 
-    async def queue(self, name: str, kind: str, limit: int) -> int:
-        call = self.core.on_queue("sweep", name, self.now, kind, limit, FEED_KEPT, QUEUE_KEPT)
-        done, aftermath, newest = await self.core.call(call)
+    async def queue(self, name: str, kind: str, limit: int, args: Sequence[Arg] = ()) -> int:
+        args = (kind, limit, FEED_KEPT, QUEUE_KEPT, CONFIRM_WITHIN, *args)
+        done, aftermath, newest, owned = await self.core.call(
+            self.core.on_queue("sweep", name, self.now, *args)
+        )
         self.left.append((name, aftermath))
         if newest:
             self.idle[name] = newest
+        if owned:
+            self.owned[name] = [(public_id(id, name), owner.decode()) for id, owner in _pairs(owned)]
         return int(done)
+
+    async def withdraw(self) -> int:
+        """End runs that were handed over and not confirmed."""
+        keys = [self.core.keys.queue(name) + "handed" for name in self.queues]
+        found = await self.core.calls([command(key, "EXISTS", key) for key in keys])
+        handing = [name for name, exists in zip(self.queues, found, strict=True) if exists]
+        return sum([await self.queue(name, "withdraw", self.limit) for name in handing])
 
     async def expire(self) -> int:
         """Bury jobs past their ttl or deadline, the longest overdue of all queues first."""
@@ -56,19 +71,35 @@ class _Sweep:
         shares = Counter(name for _, _, name in overdue[: self.limit])
         return sum([await self.queue(name, "expire", share) for name, share in sorted(shares.items())])
 
-    async def prune(self) -> int:
-        """Delete old records, with one limit for all queues; other expired data goes in every queue."""
-        done = 0
+    async def prune(self) -> tuple[int, int]:
+        """Delete old records, with one limit for all queues; other expired data goes in every queue.
+
+        How many jobs were deleted, and how many were looked at: those of an owner that lives are kept.
+        """
+        looked = 0
         for name in self.queues:
-            done += await self.queue(name, "prune", self.limit - done)
+            looked += await self.queue(name, "prune", self.limit - looked)
+        kept = sum(map(len, self.owned.values()))
+        return looked - kept + await self._prune_owned(), looked
+
+    async def _prune_owned(self) -> int:
+        """Delete jobs whose owner has ended or is gone; look again later at the others."""
+        owners = {owner for jobs in self.owned.values() for _, owner in jobs}
+        states = await read_states(self.core, owners) if owners else {}
+        done = 0
+        for name, jobs in self.owned.items():
+            args: list[Arg] = []
+            for id, owner in jobs:
+                args += (stored_id(id, name), int(states.get(owner) in UNFINISHED))
+            done += await self.queue(name, "owned", 0, args)
         return done
 
     async def lapse(self, judge: bool) -> tuple[int, int]:
         """End late sessions, and finish ends that others began; returns the numbers of sessions and runs."""
         core, now = self.core, self.now
         late, moved, ending = await core.call(core.on_own("session_lapsed", now))
-        for name, epoch, lease, expires, queues in moved:
-            args = (name, epoch, lease, expires)
+        for name, epoch, lease, queues in moved:
+            args = (name, epoch, lease)
             await core.calls([core.on_queue("copy_lease", queue.decode(), now, *args) for queue in queues])
         freed = 0
         for name, epoch, suspect, queues in ending:
@@ -121,21 +152,26 @@ async def sweep(core: Core, limit: int, lapse: bool, now: int | None) -> Swept:
     forwarded = await forward(core, queues, now, limit)
     step = _Sweep(core, queues, limit, now)
     promoted = [await step.queue(name, "promote", limit) for name in queues]
+    withdrawn = await step.withdraw() if lapse else 0
     lapsed, freed = await step.lapse(lapse)
     freed += repair.freed
     expired = await step.expire()
-    pruned = await step.prune()
+    pruned, looked = await step.prune()
     await core.call(core.on_own("doc_sweep", now, limit))
     repair.finished["intent"] += await finish_intents(core, now)
     await clean_up(core, step.left)
     await _forget_queues(core, step.idle, now)
     touched = list(dict.fromkeys([*queues, *(name for name, _ in step.left)]))
     await forward(core, touched, now, limit)
-    full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
+    full = max([forwarded, withdrawn, lapsed, freed, expired, looked, *promoted]) >= limit
     more = full or await _posted(core, touched)
     repairs, finished = found(repair.repairs), found(repair.finished)
     done = (forwarded, sum(promoted), lapsed, freed, expired, pruned)
-    return Swept(*done, repairs, more, step.freed_by, finished)
+    return Swept(*done, repairs, more, step.freed_by, finished, withdrawn)
+
+
+def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 async def _forget_queues(core: Core, idle: dict[str, int], now: int | None) -> None:

@@ -21,9 +21,11 @@ from msgspec.structs import replace
 
 from dray.broker.redis.core import Core
 from dray.broker.redis.encoding import read_ended
+from dray.broker.redis.hand_over import MARK, hand_over, read_mark, take_args
+from dray.broker.redis.ids import public_id
 from dray.broker.redis.pubsub import Subscriber
 from dray.broker.redis.router import Command, command
-from dray.broker.redis.standing_wait import MARK, QUEUES_MIN, StandingWait
+from dray.broker.redis.standing_wait import QUEUES_MIN, StandingWait
 from dray.broker.redis.take import filter_args
 from dray.broker.verbs import Filter, Interest, Wake
 from dray.errors import BrokerAway, BrokerError
@@ -70,12 +72,11 @@ class Waits:
             return _both(received, (await self._check(interest, "", 0))[0])
         if interest.session is not None and self._can_stand(interest):
             standing = await self._stand(interest.session, interest.filter)
-            return await standing.wait(interest.queues, timeout, self._slice)
+            return await standing.wait(interest.queues, timeout, self._slice, interest.next_take)
         waiter = self._name()
-        try:
-            return await self._wait(interest, timeout, waiter)
-        finally:
-            self._free.append(waiter)
+        wake = await self._wait(interest, timeout, waiter)
+        self._free.append(waiter)  # one that is broken off is free once it has left its sleep
+        return wake
 
     def _name(self) -> str:
         try:
@@ -85,7 +86,7 @@ class Waits:
 
     @property
     def _slice(self) -> float:
-        return CLUSTER_SLICE if self._core.router.cluster else SLICE
+        return CLUSTER_SLICE if self._core.router.replaceable else SLICE
 
     async def _wait(self, interest: Interest, timeout: float, waiter: str) -> Wake:
         deadline = time.monotonic() + timeout
@@ -109,7 +110,7 @@ class Waits:
                 if wake == Wake():
                     nap = min(left, until, self._slice)
                     wake = await self._sleep(interest, channels, counter, nap, number)
-                    woken = wake.work
+                    woken = wake.work or bool(wake.taken)
         except BaseException:
             self._break_off(interest, waiter)
             raise
@@ -123,11 +124,18 @@ class Waits:
         await self._subscriber.sleep(channels, counter, nap)
         if nap == self._slice and self._subscriber.counter(channels) == counter:
             await self._subscriber.check()
-        messages = self._subscriber.messages(channels[0])
-        marks = [int(message[1:]) for message in messages if message[:1] == b"w"]
-        places = sorted({mark % MARK for mark in marks if mark // MARK == number})
-        queues = tuple(interest.queues[place] for place in places)
-        return _both(Wake(work=bool(queues), queues=queues), self._received(interest))
+        rung: dict[str, None] = {}
+        handed: dict[str, bytes] = {}
+        for message in self._subscriber.messages(channels[0]):
+            kind, sleep, place = read_mark(message)
+            if sleep == number and kind == b"w":
+                rung[interest.queues[place]] = None
+            elif sleep == number and kind == b"j":
+                handed[interest.queues[place]] = message
+        wake = Wake(work=bool(rung), queues=tuple(sorted(rung, key=interest.queues.index)))
+        if handed:
+            wake = _both(wake, hand_over(self._core, interest.session, interest.next_take, handed))
+        return _both(wake, self._received(interest))
 
     def _received(self, interest: Interest) -> Wake:
         """Messages of ended jobs that arrived for the watcher."""
@@ -141,11 +149,12 @@ class Waits:
         finished: dict[str, None] = {}
         records: dict[str, Record] = {}
         for message in self._subscriber.messages(self._core.keys.watcher_channel(watcher)):
-            name, _, ended = message.partition(b"\n")
-            id = name.decode()
+            place, stored, ended = message.split(b"\n", 2)
+            queue = place.decode()
+            id = public_id(stored, queue)
             finished[id] = None
             if ended:
-                records[id] = read_ended(id, ended, self._core.retention)
+                records[id] = read_ended(queue, id, ended, self._core.retention)
             else:
                 records.pop(id, None)
         return Wake(finished=tuple(finished), records=records) if finished else Wake()
@@ -173,6 +182,7 @@ class Waits:
     def _break_off(self, interest: Interest, waiter: str) -> None:
         """Pass on a wake-up that came meanwhile, without keeping the caller waiting."""
         if self._core.blocking or not interest.queues:
+            self._free.append(waiter)
             return
         task = asyncio.get_running_loop().create_task(self._pass_on(interest.queues, waiter))
         self._leaving.add(task)
@@ -183,6 +193,7 @@ class Waits:
             await self._core.calls(
                 [self._core.on_queue("leave_sleep", name, None, waiter) for name in queues]
             )
+        self._free.append(waiter)
 
     async def _leave_sleep(self, queues: Sequence[str], waiter: str, hurry: bool) -> None:
         """Remove the waiter from the sleepers. In a hurry without waiting for the reply."""
@@ -281,6 +292,8 @@ def _both(one: Wake, other: Wake) -> Wake:
         finished,
         {**one.records, **other.records},
         one.queues + other.queues,
+        one.taken + other.taken,
+        max(one.handed_at, other.handed_at),
     )
 
 
@@ -321,8 +334,8 @@ class _Check:
         ask += [] if watcher is None else [command(key, "SMEMBERS", key)]
         replies = await core.calls([*checks, *mail, *ask])
         self._read(queues, replies[: len(checks)])
-        for ids in replies[len(checks) : len(checks) + len(mail)]:
-            self.finished |= {id.decode(): None for id in ids}
+        for name, ids in zip(watched, replies[len(checks) : len(checks) + len(mail)], strict=True):
+            self.finished |= {public_id(id, name): None for id in ids}
         answers = iter(replies[len(checks) + len(mail) :])
         if session is not None:
             self._read_session(next(answers))
@@ -346,7 +359,8 @@ class _Check:
     def _call(self, queue: str, waiter: str, work: int, place: int = 0) -> Command:
         interest = self._interest
         args = (waiter, self._length, interest.session or "", work, *filter_args(interest.filter))
-        return self._core.on_queue("check_for_work", queue, None, *args, self._sleep * MARK + place)
+        take = take_args(self._core, interest.next_take if waiter else None, queue)
+        return self._core.on_queue("check_for_work", queue, None, *args, self._sleep * MARK + place, *take)
 
     def _read(self, queues: Sequence[str], replies: Sequence[Any]) -> None:
         for place, (work, notified, until) in enumerate(replies):
@@ -363,5 +377,5 @@ class _Check:
         if reply[0] == b"unknown":
             self.told = True
             return
-        names = sorted(name.decode() for name in reply[4])
+        names = sorted(name.decode() for name in reply[3])
         self.elsewhere = [name for name in names if name not in self._interest.queues]

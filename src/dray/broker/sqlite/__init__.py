@@ -8,7 +8,10 @@ layout        the layout of the file: its mark, migrations, .sql files
 database      transactions on the file: contention, forks, lost files
 statements    the statements of sql/, loaded
 rows          rows of tables as objects
+lanes         where ready jobs stand, and what limits hold back
 transaction   one write transaction: the moves of a job, on rows
+durable       the log, the mailbox and the suspension of durable jobs
+outbox        delivers messages between jobs: ends, cancels, revivals
 put           accepts jobs
 take          hands out jobs
 settle        applies outcomes of runs, ends sessions

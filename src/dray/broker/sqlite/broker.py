@@ -12,14 +12,17 @@ from typing import TypeVar
 
 import msgspec
 
+from dray.broker.actions import Edited, Ids, JobAction, Query, Scope, ScopeAction
 from dray.broker.base import BaseBroker, Durability, wall_clock
 from dray.broker.checks import reader
+from dray.broker.durable import MemoWrite, Message, Sent
 from dray.broker.repairs import LOOK
-from dray.broker.sqlite import edit, read, wait
+from dray.broker.sqlite import durable, edit, read, wait
 from dray.broker.sqlite.audit import problems
 from dray.broker.sqlite.database import Database, blocking_pause
 from dray.broker.sqlite.fifo import Fifo, remove_stale, ring
 from dray.broker.sqlite.options import Options, read_url
+from dray.broker.sqlite.outbox import deliver
 from dray.broker.sqlite.put import check_dependencies, notify_of_refused, put_jobs
 from dray.broker.sqlite.repair import TableRounds, repair_rows
 from dray.broker.sqlite.rows import encode
@@ -36,25 +39,19 @@ from dray.broker.verbs import (
     Doc,
     DocReply,
     DocWrite,
-    Edited,
     Feed,
     Filter,
     Heard,
-    Ids,
     Interest,
-    JobAction,
     Page,
-    Query,
     QueueInfo,
     Ref,
-    Scope,
-    ScopeAction,
     Swept,
     Usage,
     Wake,
 )
 from dray.errors import BrokerError, InvalidInput, SessionLost
-from dray.job import Job, Outcome, Record, Settled, Sign, Taken
+from dray.job import Job, Outcome, Record, Settled, Sign, State, Taken, Verdict
 from dray.policy import ConnectionSettings, Retention
 
 T = TypeVar("T")
@@ -157,7 +154,7 @@ class SqliteBroker(BaseBroker):
 
     async def _forward(self, now: int | None, limit: int = FORWARD_STEP) -> int:
         """Deliver outbox messages. If this process dies before, or there are more, `sweep` delivers them."""
-        sent, tx, bells = await self._transact(lambda tx: tx.deliver(limit), now)
+        sent, tx, bells = await self._transact(lambda tx: deliver(tx, limit), now)
         if bells:
             await self._ring(bells, tx)
         return sent
@@ -273,6 +270,21 @@ class SqliteBroker(BaseBroker):
             return read.get_records(tx, ids)
 
         return await self._write(work, now)
+
+    async def _memo(self, session: str, writes: Sequence[MemoWrite], now: int | None) -> list[Verdict]:
+        return await self._write(lambda tx: durable.write_memos(tx, _session(tx, session), writes), now)
+
+    async def _recall(self, id: str, position: int, limit: int) -> list[bytes]:
+        return await self._read(lambda tx: durable.read_log(tx, id, position, limit))
+
+    async def _send(self, id: str, name: str, message: str, body: bytes, now: int | None) -> Sent:
+        return await self._write(lambda tx: durable.send(tx, id, name, message, body), now)
+
+    async def _mailbox(self, id: str, name: str, after: int, limit: int) -> list[Message]:
+        return await self._read(lambda tx: durable.read_mailbox(tx, id, name, after, limit))
+
+    async def _tally(self, owner: str, queues: Sequence[str]) -> dict[State, int]:
+        return await self._read(lambda tx: durable.tally(tx, owner, queues))
 
     async def _find(
         self, query: Query, cursor: str | None, limit: int, newest: bool, now: int | None

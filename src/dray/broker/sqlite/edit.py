@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from dray.broker.checks import read_number
-from dray.broker.rules import limits_after, refusal
-from dray.broker.sqlite.read import scan_arrived
-from dray.broker.sqlite.rows import JobRow, decode_limits, encode
-from dray.broker.sqlite.statements import SQL
-from dray.broker.sqlite.transaction import Transaction
-from dray.broker.verbs import (
+from dray.broker.actions import (
     Cancel,
+    Continue,
     Delete,
     Edited,
-    Event,
     Ids,
     JobAction,
-    Limits,
     Pause,
     Query,
     Reprioritise,
@@ -26,7 +19,16 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
-from dray.job import FINISHED, Move, Sign, State, lone_run
+from dray.broker.checks import read_number
+from dray.broker.rules import limits_after, refusal
+from dray.broker.sqlite.durable import is_parked, wake
+from dray.broker.sqlite.outbox import cancel, other_key_holder, replay
+from dray.broker.sqlite.read import scan_arrived
+from dray.broker.sqlite.rows import JobRow, decode_limits, encode
+from dray.broker.sqlite.statements import SQL
+from dray.broker.sqlite.transaction import Transaction
+from dray.broker.verbs import Event, Limits
+from dray.job import FINISHED, Move, Sign, State
 
 
 def apply(
@@ -60,71 +62,50 @@ def _refusal(tx: Transaction, job_row: JobRow, action: JobAction) -> str | None:
         stopping=job_row.cancel is not None,
         speculate=bool(job_row.speculate),
         second_run=bool(job_row.offered) or job_row.runs > 1,
+        parked=is_parked(tx, job_row),
+        undoing=tx.undo_of(job_row) is not None,
     )
     if why is None and isinstance(action, Retry) and job_row.state in FINISHED:
-        holder = _other_key_holder(tx, job_row)
+        holder = other_key_holder(tx, job_row)
         return None if holder is None else f"its key is taken by {holder}"
     return why
-
-
-def _other_key_holder(tx: Transaction, job_row: JobRow) -> str | None:
-    if job_row.key is None:
-        return None
-    row = tx.db.execute(SQL["key_holder"], (job_row.queue, job_row.key, tx.now)).fetchone()
-    holder = None if row is None or row[0] == job_row.seq else tx.job_row(row[0])
-    return None if holder is None else holder.id
 
 
 def _change(tx: Transaction, job_row: JobRow, action: JobAction) -> None:
     match action:
         case Cancel(reason=reason, force=force):
-            if job_row.state is not State.RUNNING:
-                tx.finish(job_row, Move.CANCELLED, State.CANCELLED, reason)
-            elif job_row.cancel is None or (force and not _is_forced(tx, job_row)):
-                _ask_to_stop(tx, job_row, reason, force)
+            cancel(tx, job_row, reason, force)
         case Retry():
-            _replay(tx, job_row)
+            replay(tx, job_row)
         case Delete():
             tx.note(job_row.queue, Move.DELETED, job_row.id)
             tx.forget(job_row)
         case Reschedule(due=due):
             tx.line_up(job_row, Move.RESCHEDULED, due)
         case Reprioritise(priority=priority):
-            tx.reprioritise(job_row, priority)
+            _reprioritise(tx, job_row, priority)
         case Speculate():
             job_row.offered = 1
             tx.save(job_row)
             tx.db.execute(SQL["insert_offer"], (job_row.queue, job_row.seq))
             tx.unblocked.add(job_row.queue)
             tx.note(job_row.queue, Sign.SPECULATED, job_row.id, job_row.run)
+        case Continue():
+            wake(tx, job_row)
 
 
-def _is_forced(tx: Transaction, job_row: JobRow) -> bool:
-    return bool(tx.db.execute(SQL["is_forced"], (job_row.seq,)).fetchone()[0])
-
-
-def _ask_to_stop(tx: Transaction, job_row: JobRow, reason: str, force: bool) -> None:
-    job_row.cancel = job_row.cancel or reason
-    tx.withdraw_offer(job_row)
+def _reprioritise(tx: Transaction, job_row: JobRow, priority: int) -> None:
+    """Only the row is changed: rewriting an envelope of a newer version would lose what is new in it."""
+    was_ready = job_row.state is State.READY
+    if was_ready:
+        tx.db.execute(SQL["leave_line"], (job_row.seq,))
+        tx.tidy_lane(job_row.queue, job_row.lane)
+    job_row.priority = priority
+    if was_ready:
+        job_row.lane = tx.lane_of(job_row, job_row.queue, job_row.line)
+        tx.ready.setdefault(job_row.queue, []).append(job_row.class_key())
     tx.save(job_row)
-    if force:
-        tx.db.execute(SQL["force_runs"], (job_row.seq,))
-    tx.notified |= {row[4] for row in tx.db.execute(SQL["runs_of"], (job_row.seq,))}
-    tx.note(job_row.queue, Sign.CANCEL_ASKED, job_row.id, job_row.run)
-
-
-def _replay(tx: Transaction, job_row: JobRow) -> None:
-    """Run again by hand, with all its retries."""
-    if job_row.state in FINISHED:
-        tx.claim_key(job_row.queue, job_row.key, job_row.seq, job_row.key_ttl)
-    if job_row.state is State.SUCCEEDED and job_row.run == 1:
-        tx.remember(job_row, lone_run(job_row.started, job_row.finished))
-    job_row.failures = job_row.crashes = job_row.suspect = 0
-    job_row.finished = None
-    tx.set_deadline(job_row)
-    tx.db.execute(SQL["delete_end"], (job_row.seq,))
-    tx.db.execute(SQL["drop_result"], (job_row.seq,))
-    tx.line_up(job_row, Move.REPLAYED, None)
+    tx.note(job_row.queue, Sign.REPRIORITISED, job_row.id)
 
 
 def set_scope(tx: Transaction, scope: Scope, action: Pause | Resume | SetLimits) -> None:

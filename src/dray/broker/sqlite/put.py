@@ -13,6 +13,7 @@ from dray.broker.rules import (
     dropped,
     drops_oldest,
     duplicate,
+    is_first,
     is_refused,
     later,
     max_ready,
@@ -23,7 +24,7 @@ from dray.broker.sqlite.take import accepts_in, spend_accepted
 from dray.broker.sqlite.transaction import Transaction
 from dray.broker.verbs import Accepted
 from dray.codec.payload import pack
-from dray.job import FINISHED, Job, Move, State
+from dray.job import Job, Move, State
 
 FEW = 4
 """From how many jobs on it pays to look up all lanes of a queue at once."""
@@ -79,6 +80,8 @@ def _known_ids(tx: Transaction, jobs: Sequence[Job]) -> set[str]:
 
 
 def _bounded(tx: Transaction, job: Job) -> bool:
+    if job.node:
+        return False
     if job.max_ready is not None:
         return True
     limits = tx.make_queue(job.queue).limits
@@ -140,12 +143,14 @@ def _row(tx: Transaction, job: Job, queue: QueueRow, seq: int, waits: bool = Fal
         job.once,
         job.ttl,
         due,
-        job.orphan if job.waits_for else None,
+        job.orphan if job.waits_for or job.orphan == "follow" else None,
         job.result_ttl,
         job.max_crashes,
         job.speculate,
         job.deadline,
         deadline_of(job.deadline, due, now),
+        job.owner,
+        job.node or None,
     )
 
 
@@ -157,15 +162,16 @@ def _put(tx: Transaction, job: Job) -> Accepted:
             others.append(holder)
     for other in others:
         same = other.id == job.id and tx.envelope(other.seq) == pack(job)
-        reply = duplicate(job, other.id, other.state, other.run, same)
+        reply = duplicate(job, other.id, other.state, other.run, other.node or "", same)
         if reply is not None:
             return reply
     leaves_room = any(other.state is State.READY and other.queue == queue.id for other in others)
-    if (wait := accepts_in(tx, queue)) > 0:
+    if not job.node and (wait := accepts_in(tx, queue)) > 0:
         return Accepted(job.id, State.NOT_FOUND, "limited", retry_after=wait)
     if not leaves_room and (bound := _full(tx, queue, job)) is not None:
         return Accepted(job.id, State.NOT_FOUND, "full", max_ready=bound)
-    spend_accepted(tx, queue)
+    if not job.node:
+        spend_accepted(tx, queue)
     replaced = [other.seq for other in others if _replace(tx, other.seq, job)]
     state = _create(tx, queue, job, replaced)
     return Accepted(job.id, state, replaced=others[-1].id if others else None)
@@ -213,7 +219,7 @@ def _create(tx: Transaction, queue: QueueRow, job: Job, replaced: list[int]) -> 
     for old in replaced:
         tx.db.execute(SQL["watch_instead"], (seq, old))
     tx.claim_key(queue.id, job.key, seq, job.key_ttl)
-    waiting = _wait_for(tx, job, seq)
+    waiting = not _has_first(tx, job) and [id for id in job.waits_for if tx.wait_for(seq, job.id, id)]
     row = _row(tx, job, queue, seq, bool(waiting))
     tx.db.execute(SQL["insert_job"], row)
     tx.db.execute(SQL["insert_body"], (seq, pack(job)))
@@ -222,16 +228,9 @@ def _create(tx: Transaction, queue: QueueRow, job: Job, replaced: list[int]) -> 
     return STATES[state]
 
 
-def _wait_for(tx: Transaction, job: Job, seq: int) -> list[str]:
-    """The dependencies that are not done yet. For those that failed already a message is posted."""
-    waiting = []
-    for dependency in job.waits_for:
-        row = tx.db.execute(SQL["state_of"], (tx.ns, dependency)).fetchone()
-        state = State.NOT_FOUND if row is None else STATES[row[0]]
-        if state is State.SUCCEEDED:
-            continue
-        waiting.append(dependency)
-        tx.db.execute(SQL["insert_dependency"], (tx.ns, dependency, seq))
-        if state in FINISHED:
-            tx.post(seq, dependency, state)
-    return waiting
+def _has_first(tx: Transaction, job: Job) -> bool:
+    """The first success was enough, and there is one."""
+    if job.orphan != "first":
+        return False
+    rows = tx.db.execute(SQL["states_of"], (tx.ns, _to_json(job.waits_for).decode()))
+    return any(is_first(STATES[state], job.orphan) for _, state, _ in rows)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dray.broker.actions import Query
 from dray.broker.checks import (
     decode_error,
     decode_pause,
@@ -22,10 +23,19 @@ from dray.broker.checks import (
     unreadable,
 )
 from dray.broker.rules import NEVER, later
-from dray.broker.sqlite.rows import DUE, NUMBER, STATES, decode_limits, decode_past, encode
+from dray.broker.sqlite.rows import (
+    DUE,
+    NUMBER,
+    STATES,
+    decode_limits,
+    decode_past,
+    decode_suspension,
+    decode_undo,
+    encode,
+)
 from dray.broker.sqlite.statements import SQL, where
 from dray.broker.sqlite.transaction import Transaction
-from dray.broker.verbs import Doc, DocWrite, Entry, Event, Feed, Limits, Query, QueueInfo
+from dray.broker.verbs import Doc, DocWrite, Entry, Event, Feed, Limits, QueueInfo
 from dray.codec.payload import unpack
 from dray.errors import CodecError, DecodeError, InvalidInput
 from dray.job import Error, Job, Record, Run, State
@@ -73,7 +83,7 @@ def _lenient(text: bytes) -> str:
 def _record(tx: Transaction, row: Row) -> Record:
     seq, number, pos, created, expires, run, settled, failures, crashes, suspect, cancel = row[:11]
     started, finished = row[11:13]
-    deadline, result, error, reason, past = row[20:]
+    deadline, result, error, reason, owner, memos, replayed, suspended, undo, orphaned_by, past = row[20:]
     job, state = _job(row), STATES[number]
     fields = {
         "job": job,
@@ -94,8 +104,13 @@ def _record(tx: Transaction, row: Row) -> Record:
         "started": started,
         "finished": finished,
         "reason": reason,
-        "result": shown_result(row[18], result, finished, tx.now, tx.retention),
-        "error": _error(error) if error_kept(state, finished, tx.now, tx.retention) else None,
+        "result": shown_result(row[18], result, finished, tx.now, tx.retention, owner),
+        "error": _error(error) if error_kept(state, finished, tx.now, tx.retention, owner) else None,
+        "memos": memos or 0,
+        "replayed": replayed or 0,
+        "suspended": decode_suspension(suspended) if suspended else None,
+        "undo": decode_undo(undo) if undo else None,
+        "orphaned_by": orphaned_by,
     }
     return msgspec.convert(fields, Record)  # which checks types, and is as fast as the class itself
 

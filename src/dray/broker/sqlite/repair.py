@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dray.broker.repairs import LOOK, found
+from dray.broker.sqlite.durable import wake
 from dray.broker.sqlite.read import read_job
-from dray.broker.sqlite.rows import NUMBER, JobRow
+from dray.broker.sqlite.rows import NUMBER, DurableRow, JobRow
 from dray.broker.sqlite.statements import SQL
 from dray.broker.sqlite.transaction import Transaction
 from dray.errors import DrayError
@@ -30,7 +31,11 @@ _START: Final[Cursors] = {
     "look_groups": (0,),
     "look_classes": (0,),
     "look_keys": (0, ""),
-    "look_dependencies": ("", 0),
+    "look_durables": (0,),
+    "look_dependencies": (0,),
+    "look_memos": (0, 0),
+    "look_messages": (0, "", 0),
+    "look_children": (0,),
     "look_offers": (0,),
     "look_bodies": (0,),
     "look_ends": (0,),
@@ -106,6 +111,7 @@ class _Repair:
         if job_row is None:
             return
         self.tx.unblocked.add(job_row.queue)
+        self._durable(job_row)
         self._held(job_row)
         self._deadline(job_row)
         self._place(job_row)
@@ -159,6 +165,8 @@ class _Repair:
         self.tx.save(job_row)
 
     def _deadline(self, job_row: JobRow) -> None:
+        if job_row.state.finished or self.tx.undo_of(job_row) is not None:
+            return
         if (job_row.deadline is None) != (job_row.deadline_at is None):
             self.done["record"] += 1
             self.tx.set_deadline(job_row, job_row.due)
@@ -186,9 +194,43 @@ class _Repair:
     def _waits(self, job_row: JobRow) -> None:
         if job_row.state is not State.WAITING:
             return
-        if self.db.execute(SQL["dependencies"], (job_row.seq,)).fetchone() is None:
-            self.done["dependency"] += 1
+        row = self.tx.durable(job_row)
+        if row.open or self.db.execute(SQL["dependencies"], (job_row.seq,)).fetchone() is not None:
+            return
+        self.done["dependency"] += 1
+        if row.suspended is not None:
+            wake(self.tx, job_row)
+        else:
             self.tx.line_up(job_row, Move.RELEASED, job_row.due)
+
+    def _durable(self, job_row: JobRow) -> None:
+        """A durable job whose row is gone keeps its log, but not what it waited for."""
+        if job_row.durable and self.db.execute(SQL["durable_row"], (job_row.seq,)).fetchone() is None:
+            self.done["record"] += 1
+            self._count_memos(job_row, DurableRow())
+
+    def _count_memos(self, job_row: JobRow, row: DurableRow) -> None:
+        row.memos, row.size = self.db.execute(SQL["count_memos"], (job_row.seq,)).fetchone()
+        self.tx.save_durable(job_row, row)
+
+    def durables(self, job: int) -> None:
+        """A row without a job, or one that does not fit the state of its job."""
+        job_row = self.tx.job_row(job)
+        self.done["record"] += 1
+        if job_row is None:
+            self.db.execute(SQL["delete_durable"], (job,))
+            return
+        if not job_row.durable:
+            self.db.execute(SQL["mark_durable"], (job,))
+            job_row.durable = 1
+        row = self.tx.durable(job_row)
+        if row.suspended is None or job_row.state not in _ASLEEP:
+            row.suspended, row.open, row.wake = None, 0, None
+        elif job_row.state is not State.WAITING:
+            row.open, row.wake = 0, None
+        if job_row.state is not State.CANCELLED:
+            row.orphaned_by = None
+        self._count_memos(job_row, row)
 
     # what jobs are held by, stand in, own and wait for
 
@@ -218,12 +260,14 @@ class _Repair:
         self.done["key"] += 1
         self.db.execute(SQL["drop_key"], (queue, key))
 
-    def dependencies(self, dependency: str, job: int, waits: int | None, ended: int | None) -> None:
+    def dependencies(
+        self, seq: int, dependency: str, job: int | None, waits: int | None, ended: int | None
+    ) -> None:
         self.done["dependency"] += 1
-        if waits == NUMBER[State.WAITING] and ended is not None:
+        if job is not None and waits == NUMBER[State.WAITING] and ended is not None:
             self.tx.post(job, dependency, _STATES[ended])
         else:
-            self.db.execute(SQL["dependency_done"], (self.tx.ns, dependency, job))
+            self.db.execute(SQL["drop_dependency"], (seq,))
 
     # parts of records without the rest
 
@@ -239,6 +283,15 @@ class _Repair:
     def past(self, job: int) -> None:
         self._drop("delete_past", job)
 
+    def memos(self, job: int, *_: object) -> None:
+        self._drop("delete_memos", job)
+
+    def messages(self, job: int, *_: object) -> None:
+        self._drop("delete_messages", job)
+
+    def children(self, seq: int, job: int) -> None:
+        self._drop("take_children", job)
+
     def watchers(self, job: int, watcher: str) -> None:
         self._drop("drop_watcher", job, watcher)
 
@@ -250,6 +303,7 @@ class _Repair:
         self.db.execute(SQL[statement], which)
 
 
+_ASLEEP: Final = (State.WAITING, State.SCHEDULED, State.RETRYING)
 _STATES: Final = {number: state for state, number in NUMBER.items()}
 
 

@@ -7,9 +7,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from dray.broker.actions import Pause
 from dray.broker.checks import decode_pause, reader
-from dray.broker.verbs import Filter, Limits, Pause
-from dray.job import PastRun, State
+from dray.broker.verbs import Filter, Limits
+from dray.job import PastRun, State, Suspension, Undo
 
 STATES: Final = tuple(State)
 NUMBER: Final = {state: number for number, state in enumerate(STATES)}
@@ -20,6 +21,8 @@ encode: Final = msgspec.msgpack.Encoder().encode
 decode_limits: Final = reader(Limits, Limits())
 decode_past: Final[Callable[[bytes], tuple[PastRun, ...]]] = reader(tuple[PastRun, ...], ())
 decode_filter: Final = reader(Filter, Filter())
+decode_suspension: Final = reader(Suspension, Suspension(parked=True))
+decode_undo: Final = reader(Undo, Undo(State.DEAD, "the stored undo cannot be read"))
 
 ClassKey = tuple[int, str, int]
 
@@ -65,12 +68,32 @@ class JobRow(msgspec.Struct, eq=False):
     speculate: int
     deadline: int | None
     deadline_at: int | None
+    owner: str | None
+    node: str | None
+    durable: int
+    forced: int = 0
+    """Its run was to be stopped at once: no column, but read when the run ends."""
 
     def __post_init__(self) -> None:
         self.state = STATES[cast(int, self.state)]
 
     def class_key(self) -> ClassKey:
         return self.priority, self.task, self.version
+
+
+class DurableRow(msgspec.Struct, eq=False):
+    """A row of `durables`, in the order of the statement `durable_row`."""
+
+    memos: int = 0
+    size: int = 0
+    undoable: int = 0
+    undone: int = 0
+    undo: bytes | None = None
+    replayed: int = 0
+    orphaned_by: str | None = None
+    suspended: bytes | None = None
+    open: int = 0
+    wake: int | None = None
 
 
 class QueueRow:

@@ -7,7 +7,8 @@ from itertools import starmap
 
 import msgspec
 
-from dray.broker.rules import after_outcome, forget_at, settled_end
+from dray.broker.rules import after_outcome, forget_at, later, settled_end
+from dray.broker.sqlite.durable import suspend
 from dray.broker.sqlite.rows import STATES, JobRow, encode
 from dray.broker.sqlite.statements import SQL, where
 from dray.broker.sqlite.transaction import Transaction
@@ -68,6 +69,7 @@ def _settle(
         return Settled(verdict, STATES[state])
     if outcome.kind is OutcomeKind.SUCCEEDED and successes.take(outcome, row):
         return _ACCEPTED
+    successes.write()  # so that those who wait for them hear of them first
     job_row = loaded.get(outcome.id) or tx.job_row_by_id(outcome.id)
     assert job_row is not None  # noqa: S101 (it was just read in this transaction)
     job_row.settled = outcome.run
@@ -91,9 +93,9 @@ class _Successes:
 
     def take(self, outcome: Outcome, row: tuple[object, ...]) -> bool:
         """Collect a plain success, to be written in bulk; False if it needs the full way."""
-        _, seq, queue, _, _, runs, newest, cancel, key, once, ttl, offered, *rest = row
-        most, group, running_key, task, run = rest
-        if cancel is not None or key is not None or runs != 1 or newest != 1 or offered:
+        _, seq, queue, _, _, runs, newest, cancel, key, once, ttl, offered, durable, *rest = row
+        owner, most, group, running_key, task, run = rest
+        if cancel is not None or key is not None or runs != 1 or newest != 1 or offered or durable:
             return False
         tx = self._tx
         assert isinstance(seq, int) and isinstance(queue, int)  # noqa: PT018, S101 (for the type checker)
@@ -103,10 +105,10 @@ class _Successes:
         self._jobs.append((at, run, tx.now, outcome.result if small else None, seq))
         self._runs.append((self._session, seq, run))
         if outcome.error is not None or not (small or outcome.result is None):
-            keep = tx.retention.result_ttl if ttl is None else ttl
+            keep = None if owner is not None else tx.retention.result_ttl if ttl is None else ttl
             error = None if outcome.error is None else encode(outcome.error)
             result = None if small else outcome.result
-            self._ends.append((seq, result, error, None, tx.ns, tx.now + keep))
+            self._ends.append((seq, result, error, None, tx.ns, later(keep, tx.now)))
         self._ids.append((seq, outcome.id))
         tx.slot_free(queue, task, most, group, running_key)  # type: ignore[arg-type]
         tx.note(queue, Move.SUCCEEDED, outcome.id, outcome.run)
@@ -123,6 +125,8 @@ class _Successes:
         if any(tx.db.execute(SQL["any_listener"]).fetchone()):
             for seq, id in self._ids:
                 tx.notify(seq, id, State.SUCCEEDED)
+        for written in (self._jobs, self._runs, self._ends, self._ids):
+            written.clear()
 
 
 def _conclude(tx: Transaction, job_row: JobRow, session: int, outcome: Outcome) -> None:
@@ -139,9 +143,13 @@ def _conclude(tx: Transaction, job_row: JobRow, session: int, outcome: Outcome) 
         other_runs=job_row.runs > 0,
         deadline=job_row.deadline_at,
         now=tx.now,
+        undo=tx.undo_of(job_row),
     )
     if next.to is State.SUCCEEDED:
         tx.save_end(job_row, outcome.result, None, None)
+    if next.move is Move.SUSPENDED and outcome.suspend is not None:
+        suspend(tx, job_row, outcome, outcome.suspend)
+        return
     tx.after_run(job_row, next, outcome.run, outcome.at)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dray.broker.checks import FEED_KEPT, FREE_STEP
-from dray.broker.rules import EXPIRED, NEVER, why_too_late
-from dray.broker.sqlite.rows import FINISHED_NUMBERS
+from dray.broker.rules import EXPIRED, NEVER, look_again_at, why_too_late
+from dray.broker.sqlite.rows import FINISHED_NUMBERS, STATES, JobRow
 from dray.broker.sqlite.settle import free_some
 from dray.broker.sqlite.statements import SQL
 from dray.broker.sqlite.take import promote
@@ -25,8 +25,8 @@ def sweep_step(tx: Transaction, limit: int, lapse: bool, forwarded: int, last: i
     lapsed, freed_by = _lapse(tx, limit) if lapse else (0, {})
     freed = sum(freed_by.values())
     expired = _expire(tx, limit)
-    pruned = _prune(tx, queues, limit)
-    full = max([forwarded, lapsed, freed, expired, pruned, *promoted]) >= limit
+    pruned, looked = _prune(tx, queues, limit)
+    full = max([forwarded, lapsed, freed, expired, looked, *promoted]) >= limit
     return Swept(forwarded, sum(promoted), lapsed, freed, expired, pruned, more=full, freed_by=freed_by)
 
 
@@ -59,29 +59,44 @@ def _expire(tx: Transaction, limit: int) -> int:
     return len(late)
 
 
-def _prune(tx: Transaction, queues: list[int], limit: int) -> int:
-    """Forget finished jobs past their retention, and what has run out: results, documents, keys, rates."""
-    db, ns, now, pruned = tx.db, tx.ns, tx.now, 0
+def _prune(tx: Transaction, queues: list[int], limit: int) -> tuple[int, int]:
+    """Forget finished jobs past their retention, and what has run out: results, documents, keys, rates.
+
+    How many jobs were forgotten, and how many were looked at: those of an owner that lives are kept.
+    """
+    db, ns, now, pruned, looked = tx.db, tx.ns, tx.now, 0, 0
     for queue in queues:
-        left = limit - pruned
+        left = limit - looked
         old = [
             row
             for state in FINISHED_NUMBERS
             for row in db.execute(SQL["forgettable"], (queue, state, now, left)).fetchall()
         ]
         for _, seq in sorted(old)[:left]:
+            looked += 1
             job_row = tx.job_row(seq)
-            if job_row is not None:
+            if job_row is not None and not _postpone(tx, job_row):
                 tx.forget(job_row)
-            pruned += 1
+                pruned += 1
     db.execute(SQL["drop_results"], (ns, now, limit))
     db.execute(SQL["blank_results"], (ns, now, limit))
     for name in ("drop_docs", "drop_keys", "drop_rates", "drop_mail"):
-        db.execute(SQL[name], (ns, now, limit))
+        looked = max(looked, db.execute(SQL[name], (ns, now, limit)).rowcount)
     _drop_feeds(tx)
     for (sleeper,) in db.execute(SQL["forget_sleepers"], (ns, now)).fetchall():
         db.execute(SQL["forget_sleeper_queues"], (sleeper,))
-    return pruned
+    return pruned, looked
+
+
+def _postpone(tx: Transaction, job_row: JobRow) -> bool:
+    """Keep a job whose owner has not ended; look again later."""
+    if job_row.owner is None:
+        return False
+    row = tx.db.execute(SQL["state_of"], (tx.ns, job_row.owner)).fetchone()
+    if row is None or STATES[row[0]].finished:
+        return False
+    tx.db.execute(SQL["postpone"], (look_again_at(job_row.finished or 0, tx.now), job_row.seq))
+    return True
 
 
 def _drop_feeds(tx: Transaction) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dray.broker.rules import NEVER, expires_of, is_overdue, matches, why_too_late
+from dray.broker.sqlite.durable import due_wakes, wake, with_log
 from dray.broker.sqlite.read import read_job
 from dray.broker.sqlite.rows import DUE, JobRow, QueueRow
 from dray.broker.sqlite.statements import SQL, where
 from dray.broker.sqlite.transaction import Transaction
 from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Filter, Usage
 from dray.errors import DecodeError, NewerVersion
-from dray.job import Job, Move, RunEnd, Taken
+from dray.job import Job, Move, RunEnd, State, Taken
 from dray.policy import Rate
 
 MANY = 1 << 30
@@ -77,12 +78,18 @@ def take_from(tx: Transaction, queue: QueueRow, session: int, filter: Filter, wa
 def promote(tx: Transaction, queue: int, limit: int) -> int:
     """Jobs that fell due go to the end of the line, the longest overdue first."""
     due = [JobRow(*row) for state in DUE for row in tx.db.execute(_DUE_JOBS, (queue, state, tx.now, limit))]
+    due += due_wakes(tx, queue, limit)
     due.sort(key=lambda job_row: (job_row.pos, job_row.seq))
     del due[limit:]
     if not due:
         return 0
     row, updates = tx.queue_by_id(queue), []
     for job_row in due:
+        if job_row.state is State.WAITING:
+            wake(tx, job_row)
+            continue
+        if job_row.durable:
+            tx.end_suspension(job_row)
         expires = expires_of(job_row.ttl, job_row.run, Move.PROMOTED, job_row.pos, tx.now)
         line = row.draw()
         updates.append((tx.lane_of(job_row, queue, line), line, line, expires, job_row.seq))
@@ -240,12 +247,21 @@ class _Walk:
         self.tx, self.queue, self.session, self.want = tx, queue, session, want
         self.given: list[Given] = []
         self.buried = 0
+        self.undoing = False
+        """A job is ready again that was to be buried."""
 
     def take_class(self, class_: ClassRow) -> None:
         tx, queue = self.tx, self.queue
         room = min(self.want, class_room(tx, queue, class_.task, class_.rate, class_.max_running))
         while room > 0 and self.buried < EXPIRE_STEP:
             free = _next_lane(tx, queue, class_.id)
+            if free is None and self.undoing:
+                # A job that was too late is ready again, to be undone: its class may be a new one.
+                self.undoing = False
+                key = (queue.id, class_.priority, class_.task, class_.version)
+                found = tx.db.execute(SQL["find_class"], key).fetchone()
+                class_ = class_ if found is None else ClassRow(*found)
+                continue
             if free is None:
                 return
             count = self._take_lane(class_, free, min(room, free.room) if free.lane.alone else 1)
@@ -266,7 +282,8 @@ class _Walk:
         rows = db.execute(SQL["lane_jobs"], (self.queue.id, lane.id, free.until, want)).fetchall()
         started: list[tuple[object, ...]] = []
         runs: list[tuple[object, ...]] = []
-        for seq, id, run, failures, crashes, suspect, expires, deadline, group, key, envelope in rows:
+        for row in rows:
+            seq, id, run, failures, crashes, suspect, expires, deadline, group, key, envelope, durable = row
             late = why_too_late(expires, deadline, tx.now)
             if late is not None:
                 if not self._bury(seq, late):
@@ -281,6 +298,8 @@ class _Walk:
             started.append((tx.now, run + 1, tx.now, seq))
             runs.append((self.session, seq, run + 1, self.queue.id, tx.now, class_.task, group, key))
             taken = Taken(job, run + 1, failures + 1, crashes, suspect, deadline)
+            if durable:
+                taken = with_log(tx, seq, taken)
             self.given.append(Given(seq, taken))
             tx.note(self.queue.id, Move.TAKEN, id, run + 1)
         db.executemany(SQL["start_job"], started)
@@ -294,6 +313,7 @@ class _Walk:
         job_row = self.tx.job_row(seq)
         if job_row is not None:
             self.tx.bury(job_row, reason)
+            self.undoing = self.undoing or job_row.state is State.READY
         self.buried += 1
         return self.buried < EXPIRE_STEP
 
@@ -323,6 +343,7 @@ def _take_offers(tx: Transaction, queue: QueueRow, session: int, filter: Filter,
             _spend(tx, queue.id, "key", job.rate_key, job.rate, 1)
         run = tx.start_second(job_row, session)
         taken = Taken(job, run, job_row.failures + 1, job_row.crashes, job_row.suspect, job_row.deadline_at)
+        taken = with_log(tx, seq, taken) if job_row.durable else taken
         given.append(Given(seq, taken))
     return given
 
@@ -359,5 +380,6 @@ def retake(tx: Transaction, session: int, reply: Sequence[tuple[int, int]] | Non
                 tx.end_run(job_row, session, run, RunEnd.FAILED)
                 tx.bury(job_row, f"undecodable: {error}", run)
             continue
-        taken.append(Taken(job, run, row[2] + 1, row[3], row[4], row[9]))
+        again = Taken(job, run, row[2] + 1, row[3], row[4], row[9])
+        taken.append(with_log(tx, seq, again) if row[10] else again)
     return taken

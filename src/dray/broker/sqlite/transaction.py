@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
+import msgspec
+
 from dray.broker.rules import (
     Next,
     after_crash,
@@ -18,23 +20,34 @@ from dray.broker.rules import (
     expires_of,
     forget_at,
     group_after,
-    is_released_by,
     later,
-    orphaned,
+    must_undo,
 )
-from dray.broker.sqlite.rows import NUMBER, STATES, ClassKey, JobRow, QueueRow, decode_past, encode
+from dray.broker.sqlite.lanes import Lanes
+from dray.broker.sqlite.rows import (
+    NUMBER,
+    STATES,
+    ClassKey,
+    DurableRow,
+    JobRow,
+    QueueRow,
+    decode_past,
+    decode_suspension,
+    decode_undo,
+    encode,
+)
 from dray.broker.sqlite.statements import SQL, where
 from dray.broker.verbs import Event
 from dray.job import (
     RUNS_KEPT,
     TRANSITIONS,
     Error,
-    Job,
     Move,
     PastRun,
     RunEnd,
     Sign,
     State,
+    Undo,
     short_error,
 )
 from dray.policy import Retention
@@ -42,17 +55,22 @@ from dray.policy import Retention
 EVENTS_KEPT: Final = 10_000
 """Entries of the feed that a queue keeps."""
 
+DEPENDENCY, PARENT, REVIVED = 0, 1, 2
+"""Kinds of messages in the outbox: see `dray.broker.memory.store.Post`."""
+_PARTS: Final = (
+    *("delete_job", "delete_body", "delete_end", "delete_past"),
+    *("delete_durable", "delete_memos", "delete_messages"),
+)
 _JOB: Final = where("job_columns", "seq = ?")
 _JOB_BY_ID: Final = where("job_columns", "ns = ? AND id = ?")
 
-LaneKey = tuple[int, int, str, int, str | None, str | None, str | None, str | None, int | None]
 
-
-class Transaction:
+class Transaction(Lanes):
     """A transaction in progress."""
 
     def __init__(self, db: sqlite3.Connection, ns: int, now: int, retention: Retention) -> None:
-        self.db, self.ns, self.now, self.retention = db, ns, now, retention
+        super().__init__(db)
+        self.ns, self.now, self.retention = ns, now, retention
         self.notes: dict[int, list[Event]] = {}
         self.posted = False
         """Something was written to the outbox."""
@@ -60,14 +78,11 @@ class Transaction:
         """Per queue, the class of each job that became ready: each may wake one sleeper."""
         self.due: dict[int, int] = {}
         """Per queue, the earliest due time that was added: a sleeper may have to get up sooner."""
-        self.unblocked: set[int] = set()
-        """Queues in which anything may be possible now: all their sleepers look."""
         self.notified: set[str] = set()
         """Sessions with new notifications."""
         self.mailed: set[str] = set()
         """Watchers that have mail."""
         self._queues: dict[int, QueueRow] = {}
-        self._lanes: dict[LaneKey, tuple[int, int]] = {}
 
     # rows
 
@@ -171,100 +186,16 @@ class Transaction:
             ),
         )
 
-    def lane_of(self, job: JobRow | Job, queue: int, line: int) -> int:
-        """The lane a job joins at this number in line, made if it is the first there."""
-        group = job.group if isinstance(job, Job) else job.grp
-        key = (
-            queue,
-            job.priority,
-            job.task,
-            job.version,
-            group,
-            job.rate_key,
-            job.running_key,
-            job.rate,
-            job.max_running,
-        )
-        known = self._lanes.get(key)
-        if known is None:
-            known = self._lanes[key] = self._join_lane(key, line)
-        lane, head = known
-        if line < head:
-            # Handed back: it stood before those that wait now.
-            self.db.execute(SQL["set_head"], (line, lane))
-            self._lanes[key] = (lane, line)
-        return lane
-
-    def preload_lanes(self, queue: int) -> None:
-        """Look up the plain lanes of a queue in one go."""
-        for priority, task, version, rate, most, lane, head in self.db.execute(SQL["plain_lanes"], (queue,)):
-            key = (queue, priority, task, version, None, None, None, rate, most)
-            self._lanes.setdefault(key, (lane, head))
-
-    def _join_lane(self, key: LaneKey, line: int) -> tuple[int, int]:
-        """The limits of a class and a lane are those the newest job to join declares."""
-        queue, priority, task, version, group, rate_key, running_key, rate, most = key
-        class_key, name = (queue, priority, task, version), group or ""
-        keys = (rate_key or "", running_key or "")
-        of_class = (rate if rate_key is None else None, most if running_key is None else None)
-        of_lane = (rate if rate_key is not None else None, most if running_key is not None else None)
-        row = self.db.execute(SQL["find_lane"], (name, *keys, *class_key)).fetchone()
-        if row is None:
-            class_ = self.db.execute(SQL["insert_class"], (*class_key, *of_class)).fetchone()[0]
-            row = (class_, *of_class, None, None, None, None, line)
-        class_, old_rate, old_most, group_id, lane, *old, head = row
-        # A limit by key is the lane's affair and says nothing about the task as a whole.
-        wanted = (rate if rate_key is None else old_rate, most if running_key is None else old_most)
-        if wanted != (old_rate, old_most):
-            self.db.execute(SQL["declare_class"], (*wanted, class_))
-            self._limits_changed(queue)
-        if lane is None:
-            if group_id is None:
-                turn = self.queue_by_id(queue).draw()
-                group_id = self.db.execute(SQL["insert_group"], (class_, name, turn)).fetchone()[0]
-            values = (group_id, queue, name, *keys, *of_lane, line)
-            lane, head = self.db.execute(SQL["insert_lane"], values).fetchone()[0], line
-            self.db.execute(SQL["lane_freed"], (group_id,))
-        elif of_lane != tuple(old):
-            self.db.execute(SQL["declare_lane"], (*of_lane, lane))
-            self.unblock("unblock_lane", lane)
-            self._limits_changed(queue)
-        return lane, head
-
-    def _limits_changed(self, queue: int) -> None:
-        self.unblocked.add(queue)
-        self._lanes.clear()
-
-    def block_lane(self, lane: int, group: int, until: int) -> None:
-        self.db.execute(SQL["block_lane"], (until, lane))
-        self.db.execute(SQL["lane_unfreed"], (group,))
-
-    def unblock(self, statement: str, *which: object) -> None:
-        """Lanes that a limit held back are looked at again."""
-        for row in self.db.execute(SQL[statement], which).fetchall():
-            self.db.execute(SQL["lane_freed"], row)
-
-    def tidy_lane(self, queue: int, lane: int) -> None:
-        """After jobs left it: the lane's new head; an empty one goes, with all that is empty then."""
-        row = self.db.execute(SQL["lane_head"], (queue, lane)).fetchone()
-        self._lanes.clear()
-        if row is not None:
-            self.db.execute(SQL["set_head"], (row[0], lane))
-            return
-        for group, blocked in self.db.execute(SQL["delete_lane"], (lane,)).fetchall():
-            if not blocked:
-                self.db.execute(SQL["lane_unfreed"], (group,))
-            for class_ in self.db.execute(SQL["delete_group"], (group,)).fetchall():
-                self.db.execute(SQL["delete_class"], class_)
-
     # the life of a job
 
     def line_up(self, job_row: JobRow, move: Move, due: int | None, run: int = 0) -> None:
         """To the end of the line, or to wait for its due time."""
         if due is not None and due > self.now:
             job_row.pos, job_row.expires = due, None
-            self.move(job_row, move, delayed_state(job_row.failures), run)
+            state = self._move_sleep(job_row, due) or delayed_state(job_row.failures)
+            self.move(job_row, move, state, run)
             return
+        self.end_suspension(job_row)
         job_row.expires = expires_of(job_row.ttl, job_row.run, move, due, self.now)
         job_row.line = self.queue_by_id(job_row.queue).draw()
         self.move(job_row, move, State.READY, run)
@@ -315,8 +246,10 @@ class Transaction:
     ) -> None:
         """The run is over and its slot is free, once."""
         ended = self.db.execute(SQL["end_run"], (session, job_row.seq, run)).fetchone()
+        if ended is not None:
+            job_row.forced = ended[2]
         if ended is not None and (how is not RunEnd.SUCCEEDED or job_row.run > 1):
-            since, name = ended
+            since, name, _ = ended
             self.remember(job_row, PastRun(run, name or "", since, self.now, how, short_error(error)))
         job_row.runs -= 1
         if not job_row.runs:
@@ -344,26 +277,130 @@ class Transaction:
             self.unblocked.add(queue)
 
     def finish(self, job_row: JobRow, move: Move, to: State, reason: str | None = None, run: int = 0) -> None:
-        """End the job: void other runs, free the key or keep it for `once`, notify who waits."""
+        """End the job: void other runs, free the key or keep it for `once`, notify who waits. Or undo it."""
         if job_row.runs:
-            for session, other, _, _, name in self.db.execute(SQL["runs_of"], (job_row.seq,)).fetchall():
-                self.end_run(job_row, session, other, RunEnd.OVERTAKEN)
-                self.db.execute(SQL["insert_void"], (session, job_row.id, other))
-                self.notified.add(name)
-        if job_row.state is State.WAITING:
-            self.db.execute(SQL["stop_waiting"], (job_row.seq,))
-        job_row.finished, job_row.expires, job_row.cancel = self.now, None, None
+            self._void_runs(job_row)
+        self.stop_waiting(job_row)
+        if job_row.durable and self._begin_undo(job_row, Undo(to, reason or ""), run):
+            return
+        job_row.finished, job_row.expires, job_row.cancel, job_row.forced = self.now, None, None, 0
         self.move(job_row, move, to, run)
         if to is not State.SUCCEEDED:
             self.save_end(job_row, None, None, reason)
         self.free_key(job_row)
         self.notify(job_row.seq, job_row.id, to)
 
+    def _void_runs(self, job_row: JobRow) -> None:
+        forced = job_row.forced
+        for session, other, _, _, name in self.db.execute(SQL["runs_of"], (job_row.seq,)).fetchall():
+            self.end_run(job_row, session, other, RunEnd.OVERTAKEN)
+            self.db.execute(SQL["insert_void"], (session, job_row.id, other))
+            self.notified.add(name)
+        job_row.forced = job_row.forced or forced
+
+    def stop_waiting(self, job_row: JobRow) -> None:
+        """It waits for no job any more; nodes remember it."""
+        if job_row.state is State.WAITING:
+            self.db.execute(SQL["stop_waiting_for_nodes"], (job_row.seq,))
+            self.db.execute(SQL["stop_waiting"], (job_row.seq,))
+
+    def wait_for(self, seq: int, id: str, dependency: str) -> bool:
+        """Register a job with one it waits for, unless that succeeded. If it failed, a message is posted."""
+        row = self.db.execute(SQL["state_of"], (self.ns, dependency)).fetchone()
+        state, node = (State.NOT_FOUND, None) if row is None else (STATES[row[0]], row[1])
+        if state is State.SUCCEEDED:
+            if node is not None:
+                self.db.execute(SQL["remember_dependant"], (self.ns, dependency, id))
+            return False
+        self.db.execute(SQL["insert_dependency"], (self.ns, dependency, id, seq))
+        if state.finished:
+            self.post(seq, dependency, state)
+        return True
+
+    # durable jobs
+
+    def durable(self, job_row: JobRow) -> DurableRow:
+        """What only durable jobs have; an empty row if it has none yet."""
+        row = self.db.execute(SQL["durable_row"], (job_row.seq,)).fetchone() if job_row.durable else None
+        return DurableRow() if row is None else DurableRow(*row)
+
+    def save_durable(self, job_row: JobRow, row: DurableRow) -> None:
+        values = msgspec.structs.astuple(row)
+        self.db.execute(SQL["save_durable"], (job_row.seq, job_row.queue, *values))
+        if not job_row.durable:
+            job_row.durable = 1
+            self.db.execute(SQL["mark_durable"], (job_row.seq,))
+
+    def undo_of(self, job_row: JobRow) -> Undo | None:
+        """How the job ends when it is undone, if it is being undone."""
+        packed = self.durable(job_row).undo if job_row.durable else None
+        return None if packed is None else decode_undo(packed)
+
+    def _begin_undo(self, job_row: JobRow, undo: Undo, run: int) -> bool:
+        """Before a durable job ends: tell its children, and undo it if there is something to undo.
+
+        Its next runs are undo runs, which have no deadline, and crashes of their own.
+        """
+        row = self.durable(job_row)
+        begins = must_undo(
+            undo.state,
+            undoable=bool(row.undoable),
+            undoing=row.undo is not None,
+            forced=bool(job_row.forced),
+        )
+        self.tell_children(job_row, undo.state)
+        self.end_suspension(job_row)
+        row = self.durable(job_row)
+        row.orphaned_by = None
+        if row.undo is not None:
+            row.undo, row.undone, row.undoable = None, 1, 0
+        if begins:
+            row.undo = encode(undo)
+            job_row.deadline_at, job_row.crashes, job_row.cancel, job_row.forced = None, 0, None, 0
+            self.db.execute(SQL["set_deadline"], (None, job_row.seq))
+        self.save_durable(job_row, row)
+        if begins:
+            self.line_up(job_row, Move.UNDOING, None, run)
+        return begins
+
+    def end_suspension(self, job_row: JobRow) -> None:
+        """It does not wait for anything any more."""
+        row = self.durable(job_row)
+        if row.suspended is None:
+            return
+        if decode_suspension(row.suspended).parked:
+            self.db.execute(SQL["clear_reason"], (job_row.seq,))
+        self.db.execute(SQL["end_suspension"], (job_row.seq,))
+
+    def _move_sleep(self, job_row: JobRow, until: int) -> State | None:
+        """The state of a job whose sleep is moved; None if it does not sleep."""
+        row = self.durable(job_row)
+        if row.suspended is None:
+            return None
+        row.suspended = encode(msgspec.structs.replace(decode_suspension(row.suspended), until=until))
+        self.save_durable(job_row, row)
+        return job_row.state
+
+    def tell_children(self, job_row: JobRow, ended: State) -> None:
+        """Post the end of a job to those it calls, so that they are cancelled."""
+        if not job_row.durable:
+            return
+        for _, id in sorted(self.db.execute(SQL["take_children"], (job_row.seq,)).fetchall()):
+            row = self.db.execute(SQL["state_of"], (self.ns, id)).fetchone()
+            if row is not None:
+                self.post(row[2], job_row.id, ended, PARENT, id)
+
+    def tell_revived(self, job_row: JobRow) -> None:
+        """Post to all dependants of a node that it is unfinished again."""
+        if job_row.node is not None:
+            for id, seq in self.db.execute(SQL["remembered"], (self.ns, job_row.id)).fetchall():
+                self.post(seq, job_row.id, job_row.state, REVIVED, id)
+
     def save_end(
         self, job_row: JobRow, result: bytes | None, error: Error | None, reason: str | None
     ) -> None:
         ttl = self.retention.result_ttl if job_row.result_ttl is None else job_row.result_ttl
-        expires = None if result is None else self.now + ttl
+        expires = None if result is None or job_row.owner is not None else self.now + ttl
         packed = None if error is None else encode(error)
         if result is not None or packed is not None or reason is not None:
             self.db.execute(SQL["save_end"], (job_row.seq, result, packed, reason, self.ns, expires))
@@ -394,34 +431,11 @@ class Transaction:
         for (dependant,) in self.db.execute(SQL["dependants"], (self.ns, id)).fetchall():
             self.post(dependant, id, ended)
 
-    def post(self, dependant: int, dependency: str, ended: State) -> None:
-        self.db.execute(SQL["post"], (self.ns, dependant, dependency, NUMBER[ended]))
+    def post(
+        self, job: int, sender: str, ended: State, kind: int = DEPENDENCY, target: str | None = None
+    ) -> None:
+        self.db.execute(SQL["post"], (self.ns, job, sender, NUMBER[ended], kind, target))
         self.posted = True
-
-    def deliver(self, limit: int) -> int:
-        """Deliver outbox messages to waiting jobs. Delivering twice changes nothing."""
-        for sent in range(limit):
-            row = self.db.execute(SQL["posted"], (self.ns,)).fetchone()
-            if row is None:
-                return sent
-            seq, dependant, dependency, state = row
-            self._dependency_ended(dependant, dependency, STATES[state])
-            self.db.execute(SQL["delivered"], (seq,))
-        return limit
-
-    def _dependency_ended(self, dependant: int, dependency: str, state: State) -> None:
-        job_row = self.job_row(dependant)
-        if job_row is None or job_row.state is not State.WAITING:
-            return
-        if is_released_by(state, job_row.orphan):
-            done = self.db.execute(SQL["dependency_done"], (self.ns, dependency, job_row.seq))
-            if done.rowcount and not self.db.execute(SQL["dependencies"], (job_row.seq,)).fetchone():
-                self.line_up(job_row, Move.RELEASED, job_row.due)
-        elif job_row.orphan == "cancel":
-            waits_for = self.db.execute(SQL["dependencies"], (job_row.seq,)).fetchall()
-            if (dependency,) not in waits_for:
-                return  # the message was for a deleted job, whose number this one got
-            self.finish(job_row, Move.CANCELLED, State.CANCELLED, orphaned(dependency, state))
 
     def bury(self, job_row: JobRow, reason: str, run: int = 0) -> None:
         self.finish(job_row, Move.DIED, State.DEAD, reason, run)
@@ -452,6 +466,7 @@ class Transaction:
             other_runs=job_row.runs > 0,
             deadline=job_row.deadline_at,
             now=self.now,
+            undo=self.undo_of(job_row),
         )
         self.after_run(job_row, next, run)
 
@@ -459,11 +474,14 @@ class Transaction:
         """Delete a job that does not run, and notify watchers and dependants."""
         self.remove(job_row)
         self.notify(job_row.seq, job_row.id, State.NOT_FOUND)
+        if job_row.node is not None:
+            self.db.execute(SQL["forget_dependants"], (self.ns, job_row.id))
 
     def remove(self, job_row: JobRow) -> None:
         """Delete without notifying: another job takes its place under the same id."""
-        self.db.execute(SQL["stop_waiting"], (job_row.seq,))
-        for name in ("delete_job", "delete_body", "delete_end", "delete_past"):
+        self.stop_waiting(job_row)
+        self.tell_children(job_row, State.NOT_FOUND)
+        for name in _PARTS if job_row.durable else _PARTS[:4]:
             self.db.execute(SQL[name], (job_row.seq,))
         if job_row.state is State.READY:
             self.tidy_lane(job_row.queue, job_row.lane)
@@ -473,16 +491,3 @@ class Transaction:
     def envelope(self, seq: int) -> bytes:
         row = self.db.execute(SQL["body_of"], (seq,)).fetchone()
         return row[0] if row else b""
-
-    def reprioritise(self, job_row: JobRow, priority: int) -> None:
-        """Only the row is changed: rewriting an envelope of a newer version would lose what is new in it."""
-        was_ready = job_row.state is State.READY
-        if was_ready:
-            self.db.execute(SQL["leave_line"], (job_row.seq,))
-            self.tidy_lane(job_row.queue, job_row.lane)
-        job_row.priority = priority
-        if was_ready:
-            job_row.lane = self.lane_of(job_row, job_row.queue, job_row.line)
-            self.ready.setdefault(job_row.queue, []).append(job_row.class_key())
-        self.save(job_row)
-        self.note(job_row.queue, Sign.REPRIORITISED, job_row.id)

@@ -41,10 +41,15 @@ The tests pass the time to the verbs (`now=`), so nothing sleeps except in `waki
     ticks          one job per tick of a schedule, and the clock
     feed           events
     waking         wait and watch
+    handing_over   jobs that go straight to a sleeper
     upkeep         sweep
     nonsense       refused values
     namespaces     separate namespaces
     runs           past runs; forced cancels
+    memos          the log and the mailbox of durable jobs
+    suspension     sleeping, waiting for events and jobs
+    undoing        undo before a bad end; cancelled children
+    flows          owners, nodes, first successes, revival
 """
 
 try:
@@ -74,10 +79,15 @@ THEMES = (
     "ticks",
     "feed",
     "waking",
+    "handing_over",
     "upkeep",
     "nonsense",
     "namespaces",
     "runs",
+    "memos",
+    "suspension",
+    "undoing",
+    "flows",
 )
 
 # Before the first import of a theme, or its failed assertions would not show their values.
@@ -93,7 +103,15 @@ from dray.testing.conformance.documents import TestDocuments, TestPuttingWithADo
 from dray.testing.conformance.duplicates import TestDuplicates, TestReplacing  # noqa: E402
 from dray.testing.conformance.edits import TestEdits  # noqa: E402
 from dray.testing.conformance.feed import TestFeed  # noqa: E402
+from dray.testing.conformance.flows import (  # noqa: E402
+    TestFirstSuccess,
+    TestNodes,
+    TestOwners,
+    TestRevival,
+)
+from dray.testing.conformance.handing_over import TestConfirming, TestHandingOver  # noqa: E402
 from dray.testing.conformance.limits import TestMaxRunning, TestRates  # noqa: E402
+from dray.testing.conformance.memos import TestLog, TestMailbox  # noqa: E402
 from dray.testing.conformance.namespaces import TestNamespaces  # noqa: E402
 from dray.testing.conformance.nonsense import TestNonsense  # noqa: E402
 from dray.testing.conformance.pausing import TestPausing  # noqa: E402
@@ -106,9 +124,15 @@ from dray.testing.conformance.reading import (  # noqa: E402
 from dray.testing.conformance.sessions import TestCrashes, TestSessions  # noqa: E402
 from dray.testing.conformance.settling import TestFencing, TestOutcomes  # noqa: E402
 from dray.testing.conformance.speculation import TestSpeculation  # noqa: E402
+from dray.testing.conformance.suspension import (  # noqa: E402
+    TestSleeping,
+    TestWaitingForChildren,
+    TestWaitingForEvents,
+)
 from dray.testing.conformance.taking import TestFairness, TestFilters, TestOrder, TestRuns  # noqa: E402
 from dray.testing.conformance.ticks import TestClock, TestTicks  # noqa: E402
 from dray.testing.conformance.timing import TestDelays, TestExpiry  # noqa: E402
+from dray.testing.conformance.undoing import TestChildren, TestUndo  # noqa: E402
 from dray.testing.conformance.upkeep import TestUpkeep  # noqa: E402
 from dray.testing.conformance.waking import TestWaitingForWork, TestWatching, TestWordForASession  # noqa: E402
 
@@ -119,7 +143,9 @@ __all__ = [
     "TestAccepting",
     "TestBounds",
     "TestBulkEdits",
+    "TestChildren",
     "TestClock",
+    "TestConfirming",
     "TestCrashes",
     "TestDeadlines",
     "TestDelays",
@@ -131,13 +157,19 @@ __all__ = [
     "TestFeed",
     "TestFencing",
     "TestFilters",
+    "TestFirstSuccess",
+    "TestHandingOver",
+    "TestLog",
+    "TestMailbox",
     "TestMaxRunning",
     "TestNamespaces",
     "TestNewestFirst",
+    "TestNodes",
     "TestNonsense",
     "TestOrder",
     "TestOrphans",
     "TestOutcomes",
+    "TestOwners",
     "TestPausing",
     "TestPuttingWithADocument",
     "TestQueues",
@@ -145,12 +177,17 @@ __all__ = [
     "TestReading",
     "TestReplacing",
     "TestRetention",
+    "TestRevival",
     "TestRuns",
     "TestRunsPastTheirDeadline",
     "TestSessions",
+    "TestSleeping",
     "TestSpeculation",
     "TestTicks",
+    "TestUndo",
     "TestUpkeep",
+    "TestWaitingForChildren",
+    "TestWaitingForEvents",
     "TestWaitingForJobs",
     "TestWaitingForWork",
     "TestWatching",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import PUT_STEP, DocWrite, Query
+from dray.broker.actions import Query
+from dray.broker.verbs import PUT_STEP, DocWrite
 from dray.errors import InvalidInput, UnknownDependency
 from dray.job import Job, State
 from dray.testing.conformance.bench import MINUTE, SECOND, Bench, Theme, job, jobs

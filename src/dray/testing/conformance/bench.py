@@ -15,26 +15,22 @@ from typing import Any, Final, Protocol
 
 import pytest
 
+from dray.broker.actions import Edited, Ids, JobAction, Query, Scope, ScopeAction
+from dray.broker.durable import MemoWrite, Sent
 from dray.broker.verbs import (
     Accepted,
     Beat,
     Broker,
     DocWrite,
-    Edited,
     Filter,
     Heard,
-    Ids,
-    JobAction,
     ProgressReport,
-    Query,
     QueueInfo,
     Ref,
-    Scope,
-    ScopeAction,
     Swept,
     run_blocking,
 )
-from dray.job import Error, Job, Outcome, OutcomeKind, Record, Settled, State, Taken
+from dray.job import Error, Job, Outcome, OutcomeKind, Record, Settled, State, Suspension, Taken, Verdict
 from dray.policy import Retention
 
 SECOND: Final = 1_000
@@ -176,6 +172,15 @@ class Bench:
     async def sweep(self, limit: int = 1000, *, lapse: bool = True) -> Swept:
         return await self.broker.sweep(limit, lapse=lapse, now=self.clock.now)
 
+    async def send(self, id: str, name: str = "go", message: str = "m1", body: bytes = b"") -> Sent:
+        return await self.broker.send(id, name, message, body, now=self.clock.now)
+
+    async def log(self, id: str) -> list[bytes]:
+        return await self.broker.recall(id)
+
+    async def mail(self, id: str, name: str = "go", after: int = 0) -> list[tuple[int, bytes]]:
+        return [(one.number, one.body) for one in await self.broker.mailbox(id, name, after)]
+
     async def find(self, query: Query, limit: int = 100, *, newest: bool = False) -> list[str]:
         """The ids of all pages."""
         ids: list[str] = []
@@ -261,8 +266,11 @@ class Worker:
         error: Error | None = None,
         reason: str | None = None,
         together: int = 1,
+        suspend: Suspension | None = None,
     ) -> Settled:
         id, number = (run.job.id, run.run) if isinstance(run, Taken) else run
+        if kind is OutcomeKind.SUSPENDED and suspend is None:
+            suspend = Suspension(until=at if at is not None else self.clock.after(HOUR))
         outcome = Outcome(
             id=id,
             run=number,
@@ -272,6 +280,7 @@ class Worker:
             error=error,
             reason=reason,
             together=together,
+            suspend=suspend,
         )
         [settled] = await self.broker.settle(self.session, [outcome], now=self.clock.now)
         return settled
@@ -287,6 +296,18 @@ class Worker:
 
     async def give_back(self, run: Taken | Ref) -> Settled:
         return await self.settle(run, OutcomeKind.GIVE_BACK)
+
+    async def suspend(
+        self, run: Taken | Ref, error: Error | None = None, reason: str | None = None, **waits: Any
+    ) -> Settled:
+        """End the run to wait, as the fields of a `Suspension` say."""
+        suspension = Suspension(**waits)
+        return await self.settle(run, OutcomeKind.SUSPENDED, error=error, reason=reason, suspend=suspension)
+
+    async def memo(self, run: Taken, position: int, *entries: bytes, **beside: Any) -> Verdict:
+        write = MemoWrite(id=run.job.id, run=run.run, position=position, entries=entries, **beside)
+        [verdict] = await self.broker.memo(self.session, [write], now=self.clock.now)
+        return verdict
 
     async def leave(self, *blamed: Ref, suspect: bool = True) -> int:
         return await self.broker.release(self.session, suspect=suspect, blamed=blamed, now=self.clock.now)

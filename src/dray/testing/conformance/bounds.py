@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Cancel, Scope, SetLimits
+from dray.broker.actions import Cancel, Scope, SetLimits
 from dray.job import Overflow, State
 from dray.testing.conformance.bench import HOUR, SECOND, Bench, Theme, job, jobs
 

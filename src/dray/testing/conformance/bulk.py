@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import (
-    Cancel,
-    Delete,
-    Edited,
-    Ids,
-    JobAction,
-    Query,
-    Reprioritise,
-    Reschedule,
-    Retry,
-)
+from dray.broker.actions import Cancel, Delete, Edited, Ids, JobAction, Query, Reprioritise, Reschedule, Retry
 from dray.job import State
 from dray.testing.conformance.bench import HOUR, Bench, Theme, job, jobs
 

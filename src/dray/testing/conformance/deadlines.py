@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.broker.verbs import EXPIRE_STEP, Cancel, Delete, Pause, Query, Reschedule, Retry, Scope, Speculate
+from dray.broker.actions import Cancel, Delete, Pause, Query, Reschedule, Retry, Scope, Speculate
+from dray.broker.verbs import EXPIRE_STEP
 from dray.job import Error, OutcomeKind, Record, RunEnd, State, Verdict
 from dray.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench, Theme, Worker, job, jobs
 

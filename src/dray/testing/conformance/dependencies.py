@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import FORWARD_STEP, Cancel, Delete, Query, Retry
+from dray.broker.actions import Cancel, Delete, Query, Retry
+from dray.broker.verbs import FORWARD_STEP
 from dray.errors import InvalidInput
 from dray.job import Orphan, State
 from dray.testing.conformance.bench import HOUR, SECOND, Bench, Theme, Worker, job
@@ -75,6 +76,17 @@ class TestWaitingForJobs(Theme):
         bench.clock.advance(HOUR)
         await bench.sweep()
         assert await bench.state("b") == State.WAITING
+
+    async def test_a_job_may_wait_for_many(self, bench: Bench) -> None:
+        first = [job(f"other:{n:032x}", queue="other") for n in range(150)]
+        await bench.put(*first, job("last", waits_for=tuple(one.id for one in first)))
+        ann = await bench.worker()
+        taken = await ann.take(150, ["other"])
+        for one in taken[:-1]:
+            await ann.succeed(one)
+        assert (await bench.record("last")).waiting == (taken[-1].job.id,)
+        await ann.succeed(taken[-1])
+        assert await ann.take_ids() == ["last"]
 
     async def test_a_diamond_comes_together_once(self, bench: Bench) -> None:
         await bench.put(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import PUT_STEP, Doc, DocReply, DocWrite, Query
+from dray.broker.actions import Query
+from dray.broker.verbs import PUT_STEP, Doc, DocReply, DocWrite
 from dray.errors import InvalidInput
 from dray.testing.conformance.bench import MINUTE, Bench, Theme, job, jobs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Cancel, Delete
+from dray.broker.actions import Cancel, Delete
 from dray.job import OnDuplicate, OutcomeKind, State
 from dray.policy import Retention
 from dray.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench, Theme, job

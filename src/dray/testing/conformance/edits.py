@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Cancel, Delete, Edited, JobAction, Reprioritise, Reschedule, Retry
+from dray.broker.actions import Cancel, Delete, Edited, JobAction, Reprioritise, Reschedule, Retry
 from dray.job import Error, OutcomeKind, State
 from dray.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench, Theme, job
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dray.broker.verbs import (
+from dray.broker.actions import (
     Cancel,
     Delete,
-    Entry,
-    Event,
     Pause,
-    ProgressReport,
     Reprioritise,
     Reschedule,
     Resume,
@@ -17,6 +14,7 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
+from dray.broker.verbs import Entry, Event, ProgressReport
 from dray.job import Progress
 from dray.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench, Theme, job, jobs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dray.broker.verbs import Cancel, Scope, SetLimits
+from dray.broker.actions import Cancel, Scope, SetLimits
 from dray.job import OutcomeKind
 from dray.testing.conformance.bench import LEASE, MINUTE, SECOND, Bench, Theme, job, jobs
 

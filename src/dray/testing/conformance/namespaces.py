@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dray.broker.verbs import Beat, Cancel, Filter, Interest, Pause, Query, Scope, Wake
+from dray.broker.actions import Cancel, Pause, Query, Scope
+from dray.broker.verbs import Beat, Filter, Interest, Wake
 from dray.job import State
 from dray.testing.conformance.bench import LEASE, Bench, Theme, job
 

@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 
-from dray.broker.verbs import (
-    Beat,
-    Broker,
+from dray.broker.actions import (
     Cancel,
     Delete,
-    DocWrite,
-    Filter,
     Ids,
-    Interest,
     Pause,
-    ProgressReport,
     Query,
     Reprioritise,
     Reschedule,
@@ -28,6 +22,7 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
+from dray.broker.verbs import Beat, Broker, DocWrite, Filter, Interest, NextTake, ProgressReport
 from dray.errors import InvalidInput
 from dray.job import Outcome, OutcomeKind, Progress
 from dray.testing.conformance.bench import LEASE, Bench, Theme, job
@@ -129,6 +124,11 @@ def when(**fields: Any) -> Call:
     return lambda broker: broker.put([job("new")], when=DocWrite(**given))
 
 
+def next_take(session: str | None, request: int, *queues: str) -> Call:
+    interest = Interest(queues=("default",), session=session, next_take=NextTake(request, queues))
+    return lambda broker: broker.wait(interest, 0)
+
+
 def loose(call: Callable[[Any], Awaitable[object]]) -> Call:
     """A call that the types would not allow."""
     return call
@@ -222,6 +222,10 @@ CALLS: list[tuple[str, Call]] = [
     ("queue", loose(lambda broker: broker.wait(Interest(queues=("a b",)), 0))),
     # There is work, so that a broker that overlooks the timeout still answers.
     ("timeout", loose(lambda broker: broker.wait(Interest(queues=("default",)), -1))),
+    ("session", next_take(None, 1, "default")),
+    ("request", next_take("ann", 0, "default")),
+    ("next_take", next_take("ann", 1)),
+    ("next_take", next_take("ann", 1, "default", "other")),
     ("timeout", loose(lambda broker: broker.wait(Interest(queues=("default",)), math.nan))),
 ]
 

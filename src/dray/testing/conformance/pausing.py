@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dray.broker.verbs import Pause, Resume, Scope, Speculate
+from dray.broker.actions import Pause, Resume, Scope, Speculate
 from dray.job import State
 from dray.testing.conformance.bench import SECOND, Bench, Theme, job
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Delete, Limits, Pause, Query, Scope, SetLimits
+from dray.broker.actions import Delete, Pause, Query, Scope, SetLimits
+from dray.broker.verbs import Limits
 from dray.errors import InvalidInput
 from dray.job import Error, OutcomeKind, State
 from dray.policy import Retention

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Cancel, Delete, Interest, ProgressReport, Retry, Speculate
+from dray.broker.actions import Cancel, Delete, Retry, Speculate
+from dray.broker.verbs import Interest, ProgressReport
 from dray.errors import InvalidInput
 from dray.job import (
     PROGRESS_DATA_MAX,

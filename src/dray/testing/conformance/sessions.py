@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dray.broker.verbs import Beat, Cancel, ProgressReport
+from dray.broker.actions import Cancel
+from dray.broker.verbs import Beat, ProgressReport
 from dray.errors import InvalidInput, SessionLost
 from dray.job import GROUP_MAX, Error, OutcomeKind, Progress, State
 from dray.testing.conformance.bench import LEASE, Bench, Theme, Worker, job, jobs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Cancel, Delete, ProgressReport, Retry
+from dray.broker.actions import Cancel, Delete, Retry
+from dray.broker.verbs import ProgressReport
 from dray.job import Error, Outcome, OutcomeKind, Progress, State, Verdict
 from dray.testing.conformance.bench import LEASE, MINUTE, Bench, Theme, Worker, job, jobs
 
@@ -16,6 +17,7 @@ AFTER = {
     OutcomeKind.CANCELLED: State.CANCELLED,
     OutcomeKind.GIVE_BACK: State.READY,
     OutcomeKind.CRASHED: State.READY,
+    OutcomeKind.SUSPENDED: State.SCHEDULED,
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dray.broker.verbs import Cancel, Filter, Scope, SetLimits, Speculate
+from dray.broker.actions import Cancel, Scope, SetLimits, Speculate
+from dray.broker.verbs import Filter
 from dray.job import OutcomeKind, State, Taken, Verdict
 from dray.testing.conformance.bench import LEASE, MINUTE, Bench, Theme, Worker, job
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from dray.broker.verbs import Broker, Cancel, Doc, DocWrite, Query
+from dray.broker.actions import Cancel, Query
+from dray.broker.verbs import Broker, Doc, DocWrite
 from dray.job import Job, State
 from dray.policy import Retention
 from dray.schedules.cron import Every

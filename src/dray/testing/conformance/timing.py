@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP, Cancel, Query, Reschedule
+from dray.broker.actions import Cancel, Query, Reschedule
+from dray.broker.verbs import EXPIRE_STEP, PROMOTE_STEP
 from dray.job import State
 from dray.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench, Theme, job, jobs
 

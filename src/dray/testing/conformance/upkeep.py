@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from dray.broker.actions import Cancel, Query
 from dray.broker.checks import FREE_STEP
-from dray.broker.verbs import Beat, Cancel, Query, Swept
+from dray.broker.verbs import Beat, Swept
 from dray.job import State
 from dray.policy import Retention
 from dray.testing.conformance.bench import LEASE, MINUTE, SECOND, Bench, Theme, job, jobs

@@ -13,20 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dray.broker.verbs import (
-    Broker,
-    Cancel,
-    Delete,
-    Filter,
-    Interest,
-    Pause,
-    Resume,
-    Scope,
-    SetLimits,
-    Speculate,
-    Wake,
-    run_blocking,
-)
+from dray.broker.actions import Cancel, Delete, Pause, Resume, Scope, SetLimits, Speculate
+from dray.broker.verbs import Broker, Filter, Interest, Wake, run_blocking
 from dray.job import OutcomeKind, State
 from dray.testing.conformance.bench import HOUR, Bench, OpenBroker, Theme, Worker, job, jobs
 

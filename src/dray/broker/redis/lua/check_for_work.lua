@@ -1,24 +1,17 @@
 -- check_for_work: tells if a queue has work for a waiter, or unread notifications for its session. If neither, and if
 -- asked to, registers the waiter as asleep in the same step.
--- uses: base job lanes
+-- uses: walk sleepers
 --
 -- ARGV[3] waiter, or '' to check only  [4] ms it would sleep  [5] session or ''  [6] 1 if work is of interest
--- ARGV[7..9] filter: version, tasks, priorities  [10] a mark for this sleep
+-- ARGV[7..9] filter: version, tasks, priorities  [10] a mark for this sleep  [11] the number of the take that it offers,
+--         or ''  [12] 1 on a cluster
 -- returns {1 if there is work, 1 if there are notifications, ms until a due time or a rate brings work ('' never)}
 local session, filter = ARGV[5], read_filter(7)
 
 local function has_offer()
   for _, id in ipairs(call('ZRANGE', Q .. 'offer', 0, -1)) do
     local job = load(id)
-    local mine = false
-    for _, run in ipairs(job.R or {}) do mine = mine or run[2] == session end
-    if not mine and can_run(filter, job.class) and not paused(job.task) and not is_overdue(job) then
-      local by_key = { r = job.rate_key ~= '' and job.o.r or nil, m = job.running_key ~= '' and job.o.m or nil }
-      local said = { r = job.rate_key == '' and job.o.r or nil, m = job.running_key == '' and job.o.m or nil }
-      if lane_room(job.group, job.rate_key, job.running_key, by_key) > 0 and class_room(job.task, said) > 0 then
-        return true
-      end
-    end
+    if can_join(job, session, filter) and may_start(job) then return true end
   end
   return false
 end
@@ -57,7 +50,7 @@ local function first_rate(best)
   for _, class in ipairs(call('ZRANGE', Q .. 'index', 0, -1)) do
     local task = string.match(class, '^%d+|(.-)|')
     if can_run(filter, class) and not setting('pause:' .. task) then
-      consider('q', limits().r)
+      consider('q', limits().rate)
       consider('t:' .. task, (task_limit(task, declared('class', class))))
     end
   end
@@ -65,7 +58,8 @@ local function first_rate(best)
   return blocked and blocked < 2 ^ 52 and math.min(best or blocked, blocked) or best
 end
 
-local work = ARGV[6] == '1' and has_work()
+local take = offered_take()
+local work = ARGV[6] == '1' and (not take or has_work())
 if next(touched) then index_touched() end
 local notified = session ~= '' and has_notifications()
 if work or notified or ARGV[6] ~= '1' or ARGV[3] == '' then
@@ -76,5 +70,5 @@ local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
 local first = first_rate(tonumber(due))
 local length = tonumber(ARGV[4])
 if first then length = math.min(length, math.max(first - now, 1)) end
-register_sleeper(ARGV[3], now + length, ARGV[10], ARGV[7], ARGV[8], ARGV[9])
+register_sleeper(ARGV[3], now + length, ARGV[10], ARGV[7], ARGV[8], ARGV[9], take)
 return { 0, 0, first and math.max(first - now, 1) or '' }

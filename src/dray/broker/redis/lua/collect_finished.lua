@@ -1,5 +1,5 @@
 -- collect_finished: returns and deletes the mail of a watcher: ids of watched jobs that ended while it did not listen.
--- uses: base
+-- uses: prelude
 --
 -- ARGV[3] watcher
 -- returns ids

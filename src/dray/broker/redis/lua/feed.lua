@@ -1,5 +1,5 @@
 -- feed: reads feed entries after a number. Every step that changed something in this queue is one entry.
--- uses: base
+-- uses: prelude
 --
 -- ARGV[3] number of the last entry read  [4] limit; 0 returns only the position of the feed
 -- returns {newest number, oldest number, base, entries as in XRANGE: their numbers lack `base`}

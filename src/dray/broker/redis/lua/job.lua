@@ -1,147 +1,181 @@
--- job: loads, reads and saves jobs.
--- uses: plain
+-- job: loads, reads and saves jobs, as tables with the names of job_text.
+-- uses: tally job_text
 --
--- `job`  HASH id -> body: the envelope as put (less id, task and queue), attributes, length of these (2 bytes). Never
---        rewritten.
--- `head` HASH id -> msgpack map of what changes. A simple ready job (see `is_simple`) has none: its body says all, so
---        that a ready job costs one entry here and one in its lane. A job in its first run, or that succeeded in it, is
---        a text: "h<run> <number in line> <started> <session>\n<attributes>", "o<run> <number> <started>
---        <finished>\n<...>"; so is a simple job that was never started and is scheduled: "s<due>\n<attributes>".
 -- `ended`, `due`, `ttl`, `deadline` ZSET: members are the arrival stamp and the id, so that equal times go in the order
---        of arrival. `waiting` ZSET by stamp. `res`, `err` HASH id -> result (small), error. `res:ID` a larger result,
---          with TTL.
---
--- Attributes: "<stamp, 16 digits><created if it differs> <class>", and unless the job is plain
--- "\n<group>\n<rate key>\n<running key>\n<options>", options a JSON object or nothing.
--- Letters of states: w waiting, s scheduled, r ready, h running, t retrying, o succeeded, d dead, c cancelled.
---
--- Head: s state, a attributes, p class if the priority was edited, n number in line, r run, t newest settled run,
--- f failures, x crashes, u suspect (the size of its group), b started, d due, e expires, dl deadline (a moment), z
--- finished, c asked to stop (why), y reason, R valid runs {number, session, since}, w dependencies not done yet, of
--- offered, P past runs {number, session, since, ended, how, error}, the newest, unless its only run succeeded.
-local jobs, dirty = {}, {}
-local finished = { o = true, d = true, c = true }
-local not_started = { w = true, s = true, t = true, r = true }
-local words = {
-  w = 'waiting', s = 'scheduled', r = 'ready', h = 'running', t = 'retrying',
-  o = 'succeeded', d = 'dead', c = 'cancelled',
-}
+--        of arrival; in `due` also waiting jobs that a moment wakes. `waiting` ZSET by stamp. `res`, `err` HASH id -> result (small), error. `res:ID` a larger result,
+--        with TTL.
+local jobs, dirty, finished, not_started, fresh_job, known, load, state_of, save, save_all, is_overdue, member
+local id_of, lane_of, public_id
 
--- True if the attributes hold nothing but limits of the task as a whole and a due time (see plain).
-local function is_simple(a)
-  return not string.find(a, '\n', 17, true) or string.find(a, MORE, 17) ~= nil
-end
+do
+  jobs, dirty = {}, {}
+  finished = { succeeded = true, dead = true, cancelled = true }
+  not_started = { waiting = true, scheduled = true, retrying = true, ready = true }
+  local FIELDS = {
+    'class', 'settled', 'crashes', 'suspect', 'expires', 'deadline', 'cancel', 'reason', 'runs', 'waits', 'offered',
+    'memos', 'size', 'kids', 'box', 'undoable', 'undo', 'undone', 'replayed', 'orphaned', 'depends', 'suspended', 'wake',
+    'revived',
+  }
 
-local function tail(body)
-  local length = string.byte(body, -2) * 256 + string.byte(body, -1)
-  return string.sub(body, -length - 2, -3)
-end
-
-local function envelope(body)
-  local length = string.byte(body, -2) * 256 + string.byte(body, -1)
-  return string.sub(body, 1, -length - 3)
-end
-
--- Reads the attributes into named fields, once.
-local function attributes(job)
-  if job.stamp then return job end
-  local created, class, rest = string.match(job.a, '^(%d*) ([^\n]*)(.*)$', 17)
-  job.stamp, job.class, job.group, job.rate_key, job.running_key = string.sub(job.a, 1, 16), job.p or class, '', '', ''
-  job.created = created == '' and math.floor(tonumber(job.stamp) / 1000) or tonumber(created)
-  job.task = string.match(job.class, '^%d+|(.-)|')
-  local options = ''
-  if rest ~= '' then
-    job.group, job.rate_key, job.running_key, options =
-      string.match(rest, '^\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  -- Reads the header into named fields, once.
+  local function read_header(job)
+    local shape, stamp, created, class, options = string.match(job.header, HEADER)
+    job.shape, job.stamp, job.class = shape, stamp, job.class or class
+    job.put_class = class
+    job.created = created ~= '' and tonumber(created) or math.floor(tonumber(stamp) / 1000)
+    job.task = string.match(job.class, '^%d+|(.-)|')
+    job.options = options == '' and {} or cjson.decode(options)
+    job.group, job.rate_key, job.running_key =
+      job.options.group or '', job.options.rate_key or '', job.options.running_key or ''
+    return job
   end
-  job.o = options == '' and {} or cjson.decode(options)
-  return job
-end
 
--- The text form of a head: state, run, number in line, started, session or when it finished, attributes.
-local function text_parts(head)
-  return string.match(head, '^(.)(%d+) (%d+) (%d+) ([^\n]*)\n(.*)$')
-end
-
-local function read_head(head)
-  local kind = string.byte(head)
-  if kind == 115 then
-    local due, a = string.match(head, '^s(%d+)\n(.*)$')
-    return { s = 's', r = 0, d = tonumber(due), a = a }
-  end
-  if kind ~= 104 and kind ~= 111 then return cmsgpack.unpack(head) end
-  local state, run, line, started, last, a = text_parts(head)
-  local job = { s = state, r = tonumber(run), n = tonumber(line), b = tonumber(started), a = a }
-  if state == 'h' then
-    job.R = { { job.r, last, job.b } }
-  else
-    job.t, job.z = job.r, tonumber(last)
-  end
-  return job
-end
-
-local function known(id, head, body)
-  local job = head and read_head(head) or { s = 'r', r = 0, a = tail(body) }
-  job.id = id
-  jobs[id] = job
-  return attributes(job)
-end
-
-local function load(id)
-  if jobs[id] ~= nil then return jobs[id] or nil end
-  local head = call('HGET', Q .. 'head', id)
-  local body = not head and call('HGET', Q .. 'job', id)
-  if not head and not body then return nil end
-  return known(id, head, body)
-end
-
-local function save(job)
-  dirty[job.id] = job
-end
-
-local function packed(job)
-  return cmsgpack.pack({
-    s = job.s, a = job.a, p = job.p, n = job.n, r = job.r, t = job.t, f = job.f, x = job.x, u = job.u, b = job.b,
-    d = job.d, e = job.e, dl = job.dl, z = job.z, c = job.c, y = job.y, R = job.R, w = job.w, of = job.of, P = job.P,
-  })
-end
-
--- The head of a simple job that was never started is empty when it is ready, a text while it is scheduled.
-local function short_head(job)
-  local past = (job.r or 0) + (job.t or 0) + (job.f or 0) + (job.x or 0) + (job.u or 0)
-  if past > 0 or job.p or job.b or job.e or job.z or job.c or job.y or job.w or job.of or not is_simple(job.a) then
-    return nil
-  end
-  if job.s == 'r' then return '' end
-  if job.s == 's' and job.d then return 's' .. string.format('%.0f', job.d) .. '\n' .. job.a end
-end
-
-local function save_all()
-  local heads, none = {}, {}
-  for id, job in pairs(dirty) do
-    local head = short_head(job) or packed(job)
-    if head == '' then
-      none[#none + 1] = id
-    else
-      heads[#heads + 1], heads[#heads + 2] = id, head
+  local function read_rest(job, rest)
+    for name, value in string.gmatch(rest, '\n(%a+)=([^\n]*)') do
+      if name == 'past' then
+        job.past = job.past or {}
+        job.past[#job.past + 1] = value
+      else
+        job[name] = cjson.decode(value)
+      end
     end
   end
-  if #none > 0 then many('HDEL', Q .. 'head', none) end
-  if #heads > 0 then many('HSET', Q .. 'head', heads) end
-end
 
-local function is_overdue(job)
-  return job.dl and now >= job.dl
-end
+  local function read_head(head)
+    local state, run, line, failures, started, last, value, header, rest = string.match(head, FACTS)
+    local job = {
+      state = state, run = tonumber(run), line = tonumber(line), failures = tonumber(failures), header = header,
+      started = started ~= '0' and tonumber(started) or nil,
+    }
+    if last == 'due' or last == 'finished' then job[last] = tonumber(value) end
+    job.settled = state == 'running' and job.run - 1 or job.run
+    if state == 'running' and last == 'session' then job.runs = { { job.run, value, job.started } } end
+    if rest ~= '' then read_rest(job, rest) end
+    return job
+  end
 
-local function member(job)
-  return job.stamp .. job.id
-end
+  function fresh_job(id, line, header)
+    return read_header({
+      id = id, state = 'ready', run = 0, line = tonumber(line), failures = 0, settled = 0, header = header,
+    })
+  end
 
-local function id_of(text)
-  return string.sub(text, 17)
-end
+  function known(id, head, body)
+    local job
+    if head then
+      job = read_header(read_head(head))
+      job.id = id
+    else
+      job = fresh_job(id, body_parts(body))
+    end
+    job.stands = job.state == 'ready' and job.line or nil -- the number under which its lane has it
+    jobs[id] = job
+    return job
+  end
 
-local function lane_of(job)
-  return job.class .. '\n' .. job.group .. '\n' .. job.rate_key .. '\n' .. job.running_key
+  function load(id)
+    if jobs[id] ~= nil then return jobs[id] or nil end
+    local head = call('HGET', Q .. 'head', id)
+    local body = not head and call('HGET', Q .. 'job', id)
+    if not head and not body then return nil end
+    return known(id, head, body)
+  end
+
+  -- The state of a job ('' if it is unknown) and its newest run, without its body.
+  function state_of(id)
+    local head = call('HGET', Q .. 'head', id)
+    if head then
+      local state, run = string.match(head, FACTS)
+      return state, tonumber(run)
+    end
+    return call('HEXISTS', Q .. 'job', id) == 1 and 'ready' or '', 0
+  end
+
+  function save(job)
+    dirty[job.id] = job
+  end
+
+  -- The last fact of a head: the due time, the end, or the session of its newest run if there is no other.
+  local function last_fact(job)
+    if job.due then return ' due=' .. string.format('%.0f', job.due) end
+    if job.finished then return ' finished=' .. string.format('%.0f', job.finished) end
+    local run = job.runs and not job.runs[2] and job.runs[1]
+    if run and run[1] == job.run and run[3] == job.started then return ' session=' .. run[2] end
+    return ''
+  end
+
+  -- True if a field need not be written, because the facts say the same.
+  local function is_implied(job, name, last)
+    if name == 'settled' then return job.settled == (job.state == 'running' and job.run - 1 or job.run) end
+    if name == 'runs' then return string.sub(last, 1, 9) == ' session=' end
+    if name == 'class' then return job.class == job.put_class end
+    return false
+  end
+
+  -- JSON of a field. cjson writes 14 digits of a number, which some times do not fit in.
+  local function json_of(value)
+    if type(value) == 'number' then return string.format('%.0f', value) end
+    if type(value) ~= 'table' or type(value[1]) ~= 'table' then return cjson.encode(value) end
+    local runs = {}
+    for i, run in ipairs(value) do
+      runs[i] = string.format('[%.0f,%s,%.0f]', run[1], cjson.encode(run[2]), run[3])
+    end
+    return '[' .. table.concat(runs, ',') .. ']'
+  end
+
+  local function head_text(job)
+    local last = last_fact(job)
+    local started = job.started and string.format('%.0f', job.started) or '0'
+    local lines = {
+      facts_of(job.state, job.run, job.line or 0, job.failures, started, last) .. job.header,
+    }
+    for _, name in ipairs(FIELDS) do
+      if job[name] and not is_implied(job, name, last) then
+        lines[#lines + 1] = name .. '=' .. json_of(job[name])
+      end
+    end
+    for _, past in ipairs(job.past or {}) do lines[#lines + 1] = 'past=' .. past end
+    return table.concat(lines, '\n')
+  end
+
+  function save_all()
+    local heads = {}
+    for id, job in pairs(dirty) do heads[#heads + 1], heads[#heads + 2] = id, head_text(job) end
+    if #heads > 0 then many('HSET', Q .. 'head', heads) end
+  end
+
+  function is_overdue(job)
+    return job.deadline and now >= job.deadline
+  end
+
+  function member(job)
+    return job.stamp .. job.id
+  end
+
+  function id_of(text)
+    return string.sub(text, 17)
+  end
+
+  function lane_of(job)
+    return job.class .. '\n' .. job.group .. '\n' .. job.rate_key .. '\n' .. job.running_key
+  end
+
+  -- An id as clients know it.
+  function public_id(id)
+    if string.byte(id) ~= 58 then return id end
+    if string.byte(id, 2) == 58 then return string.sub(id, 2) end
+    local bits, digits = 0, {}
+    local held = 0
+    for i = 2, #id do
+      local byte = string.byte(id, i)
+      local six = byte == 43 and 62 or byte == 47 and 63 or byte < 58 and byte + 4 or byte < 91 and byte - 65 or byte - 71
+      bits, held = bits * 64 + six, held + 6
+      while held >= 4 and #digits < 32 do
+        local unit = 2 ^ (held - 4)
+        digits[#digits + 1] = string.format('%x', math.floor(bits / unit))
+        bits, held = bits % unit, held - 4
+      end
+    end
+    return string.match(Q, ':([^:{}]*)}') .. ':' .. table.concat(digits)
+  end
 end

@@ -1,13 +1,14 @@
 -- job_states: reads the states of jobs of this queue.
--- uses: base job
+-- uses: job
 --
 -- ARGV[3..] ids
--- returns per id: state ('' if unknown), newest run, 1 if it has watchers or dependants
+-- returns per id: state ('' if unknown), newest run (-1: none, but a node, which is not replaced), 1 if it has watchers or
+--         dependants
 local answers = {}
 for i = 3, #ARGV do
-  local head = call('HGET', Q .. 'head', ARGV[i])
-  local job = head and read_head(head) or call('HEXISTS', Q .. 'job', ARGV[i]) == 1 and { s = 'r', r = 0 } or {}
-  answers[#answers + 1], answers[#answers + 2] = job.s or '', job.r or 0
+  local state, run = state_of(ARGV[i])
+  if state ~= '' and run == 0 and load(ARGV[i]).options.node then run = -1 end
+  answers[#answers + 1], answers[#answers + 2] = state, run
   answers[#answers + 1] = call('SISMEMBER', Q .. 'ends', ARGV[i])
 end
 return answers

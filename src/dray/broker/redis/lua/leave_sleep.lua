@@ -1,5 +1,5 @@
 -- leave_sleep: removes a waiter whose wait was cancelled. If it was just woken, all others are woken instead.
--- uses: base
+-- uses: close
 --
 -- ARGV[3] waiter
 -- returns 1 if it was registered

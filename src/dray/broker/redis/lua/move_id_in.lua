@@ -1,5 +1,5 @@
 -- move_id_in: moves the dependants and watchers of an id into this queue, after move_id_out took them out of another.
--- uses: base job lanes transitions
+-- uses: removal
 --
 -- ARGV[3] id  [4] number of dependants   ARGV[5..] dependants, watchers
 -- returns {0, aftermath}
@@ -15,5 +15,5 @@ for i = 5, #ARGV do
 end
 if #ARGV > 4 then call('SADD', Q .. 'ends', id) end
 local job = load(id)
-if job and finished[job.s] then announce_end(id, words[job.s]) end
+if job and finished[job.state] then announce_end(id, job.state) end
 return { 0, aftermath() }

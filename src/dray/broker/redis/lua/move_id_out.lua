@@ -1,11 +1,11 @@
 -- move_id_out: removes a job that is replaced by one of the same id in another queue, with its dependants and watchers.
--- uses: base job lanes transitions
+-- uses: removal
 --
 -- ARGV[3] id  [4] 1: remove the job if it has not started
 -- returns {dependants, watchers, aftermath}; move_id_in takes the first two
 local id = ARGV[3]
 local job = load(id)
-if job and ARGV[4] == '1' and job.r == 0 and not_started[job.s] then
+if job and ARGV[4] == '1' and job.run == 0 and not job.options.node and not_started[job.state] then
   note('L', id)
   remove(job)
 end

@@ -1,5 +1,5 @@
 -- pass_on: wakes another sleeper in place of one that was woken but is busy.
--- uses: base job lanes
+-- uses: limits close
 --
 -- ARGV[3..5] filter of the busy one: version, tasks, priorities
 -- returns nothing

@@ -1,27 +1,27 @@
 -- pause_or_limit: pauses, resumes or limits a queue, or one task in it.
--- uses: base
+-- uses: close
 --
 -- ARGV[3] pause | resume | limits  [4] task or ''  [5] JSON: {by, reason}, or limits to change (null removes one)
 -- returns known: 1 once the queue is enlisted
 --
--- Limits are stored as {t rate as text, r {interval, burst}, et enqueue_rate as text, e {interval, burst},
--- m max_running, x max_ready, o overflow, g group_running}.
+-- Stored as JSON. A pause: by, reason, at. Limits: rate and enqueue_rate {interval in µs, burst}, both also as text
+-- (rate_text, enqueue_rate_text), max_running, max_ready, overflow, group_running.
 local task = ARGV[4] == '' and '' or ':' .. ARGV[4]
 if ARGV[3] == 'pause' then
   local pause = cjson.decode(ARGV[5])
   pause.at = now
-  call('HSET', Q .. 'set', 'pause' .. task, cmsgpack.pack(pause))
+  call('HSET', Q .. 'set', 'pause' .. task, cjson.encode(pause))
   note('U', '')
 elseif ARGV[3] == 'resume' then
   call('HDEL', Q .. 'set', 'pause' .. task)
   note('V', '')
 else
   local stored = call('HGET', Q .. 'set', 'limits' .. task)
-  local limits = stored and cmsgpack.unpack(stored) or {}
+  local limits = stored and cjson.decode(stored) or {}
   for name, value in pairs(cjson.decode(ARGV[5])) do
     if value == cjson.null then limits[name] = nil else limits[name] = value end
   end
-  if next(limits) then call('HSET', Q .. 'set', 'limits' .. task, cmsgpack.pack(limits))
+  if next(limits) then call('HSET', Q .. 'set', 'limits' .. task, cjson.encode(limits))
   else call('HDEL', Q .. 'set', 'limits' .. task)
   end
   note('M', '')

@@ -1,78 +1,29 @@
 -- put: accepts jobs of one queue.
--- uses: base job lanes transitions
+-- uses: drop_oldest hand_over
 --
 -- ARGV[3]  a token or '': jobs put under a token are put once, even if the call is repeated (see doc);
 --          `i:TOKEN` STRING, for half an hour. A token begins with its time, in µs by the server's clock; one older
 --          than ten minutes is refused, because its jobs may have been put under a new one (see `finish_intents`)
--- ARGV[4..] per job: id, body, extra. Extra is the class of a plain job (no key, bound, limit, group, delay, ttl,
---          deadline or dependency); "class\n{options}" of a simple job, which has limits of its task or a due time;
---          else JSON: dup on_duplicate, mx max_ready, ov overflow, d due, wf it has dependencies, w those not done, we
---          {dependency, state} of those that ended badly, oq another queue has a job of this id that may be replaced
+-- ARGV[4]  '' if all jobs are plain or simple; else JSON: place of a job, from "1" on -> on_duplicate, max_ready,
+--          overflow, due, has_waits: it has dependencies, waits: those not done, ended {dependency, state, ...}: those
+--          that ended badly, elsewhere: another queue has a job of this id that may be replaced
+-- ARGV[5..] per job: id, body without the number in line (see job_text)
 -- returns  {known, answers, aftermath}. known: 1 once the queue is enlisted. answers: 1 if all were new and are ready;
---          a text if all were new, with r or s (ready or scheduled) per job; 0 if they were put before under this
---          token; -1 if the token is too old; else per job: verdict (c created, d duplicate, f full, l limited), state,
---          id, replaced or '', and the bound of a full queue, or the ms until a limited one takes another, or ''
---
--- Nearly all jobs are plain: these are written together. The others take the transitions one by one, in order.
-local answers, plain, all_plain = {}, {}, true
+--          0 if they were put before under this token; -1 if the token is too old; the states if the fast path put
+--          them; else {answer per job}: verdict, state, id, replaced or '', and the bound of a full queue, or the ms
+--          until a limited one takes another, or ''
+local answers = {}
 
 local function answer(verdict, state, id, replaced, bound)
-  local n = #answers
-  answers[n + 1], answers[n + 2], answers[n + 3] = verdict, state, id
-  answers[n + 4], answers[n + 5] = replaced or '', bound or ''
-end
-
-local function flush()
-  if #plain == 0 then return end
-  local line = call('HINCRBY', Q .. 'n', 'line', #plain / 3) - #plain / 3
-  local bodies, lanes, order, said = {}, {}, {}, {}
-  for i = 1, #plain, 3 do
-    local id, class, limits_said = plain[i], string.match(plain[i + 2], '^([^\n]*)\n?(.*)$')
-    said[class] = limits_said
-    local entries = lanes[class]
-    if not entries then
-      entries = {}
-      lanes[class], order[#order + 1] = entries, class
-    end
-    line = line + 1
-    entries[#entries + 1], entries[#entries + 2] = line, id
-    bodies[#bodies + 1], bodies[#bodies + 2] = id, plain[i + 1]
-    note('p', id)
-  end
-  many('HSET', Q .. 'job', bodies)
-  for _, class in ipairs(order) do
-    local most = said[class] ~= '' and cjson.decode(said[class]) or {}
-    store_declared('class', class, most.r, most.m)
-    lane_add(class, '', class .. '\n\n\n', lanes[class])
-  end
-  count('r', #plain / 3)
-  plain = {}
-end
-
-local function ready_now()
-  return tonumber(call('HGET', Q .. 'counts', 'r') or 0) + (counted.r or 0)
-end
-
--- The job that drop-oldest drops: the first in line of the lowest priority that is not above `priority`.
-local function oldest_unimportant(priority)
-  local best, first, id
-  for _, class in ipairs(call('ZREVRANGEBYSCORE', Q .. 'index', '+inf', priority * PRIORITY)) do
-    if best and priority_of(class) < best then break end
-    best = priority_of(class)
-    for _, lane in ipairs(all_lanes(class)) do
-      local head = call('ZRANGE', Q .. 'l:' .. lane, 0, 0, 'WITHSCORES')
-      if not first or tonumber(head[2]) < first then first, id = tonumber(head[2]), head[1] end
-    end
-  end
-  return id
+  answers[#answers + 1] = { verdict, state, id, replaced or '', bound or '' }
 end
 
 -- The bound that the job would exceed, or nil; drops another job where that is allowed.
 local function full(job, extra)
   local set = limits()
-  local bound = set.x or extra.mx
-  if not bound or extra.wf or (extra.d and extra.d > now) or ready_now() < bound then return nil end
-  local victim = (set.o or extra.ov) == 'drop-oldest' and oldest_unimportant(priority_of(job.class))
+  local bound = set.max_ready or extra.max_ready
+  if not bound or extra.has_waits or (extra.due and extra.due > now) or job_counts().ready < bound then return nil end
+  local victim = (set.overflow or extra.overflow) == 'drop-oldest' and oldest_unimportant(priority_of(job.class))
   if not victim then return bound end
   local queue = string.match(Q, ':([^:{}]*)}')
   bury(load(victim), 'dropped: ' .. queue .. ' is full (max_ready=' .. bound .. ')')
@@ -81,113 +32,155 @@ end
 local function holders(job)
   local found, by_id = {}, load(job.id)
   if by_id then found[1] = by_id end
-  if job.o.k then
-    local id, ends = key_holder(job.o.k)
-    if id and id ~= job.id and (not ends or now < ends) then found[#found + 1] = load(id) end
-  end
+  local by_key = other_key_holder(job)
+  if by_key then found[#found + 1] = load(by_key) end
   return found
 end
 
--- True for the very same job again, from a repeated call. Only the stamps differ.
+-- True for the very same job again, from a repeated call. Only numbers and stamps differ.
 local function same(id, body)
   local stored = call('HGET', Q .. 'job', id)
-  local function rest(of) return string.match(tail(of), '^%d+ (.*)$') end
-  return envelope(stored) == envelope(body) and rest(stored) == rest(body)
+  return string.match(stored, '^%d+ (.)') == string.sub(body, 1, 1)
+    and string.match(stored, '^%d+ .%d+%+?%d*( .*)$') == string.match(body, '^.%d+%+?%d*( .*)$')
 end
 
 local function create(job, body, extra)
-  call('HSET', Q .. 'job', job.id, body)
   jobs[job.id] = job
   claim_key(job)
-  if job.o.dl then job.dl = math.max(now, extra.d or 0) + job.o.dl end
+  if job.options.deadline then job.deadline = math.max(now, extra.due or 0) + job.options.deadline end
   local ended = {}
-  for i = 1, #(extra.we or {}), 2 do ended[extra.we[i]] = extra.we[i + 1] end
-  for _, dependency in ipairs(extra.w or {}) do
+  for i = 1, #(extra.ended or {}), 2 do ended[extra.ended[i]] = extra.ended[i + 1] end
+  for _, dependency in ipairs(extra.waits or {}) do
     local other = jobs[dependency]
-    local how = ended[dependency] or other and finished[other.s] and words[other.s]
+    local how = ended[dependency] or other and finished[other.state] and other.state
     if how then post(job.id, dependency, how) end
   end
-  if extra.w and #extra.w > 0 then
-    job.w = extra.w
-    move(job, 'p', 'w')
+  if extra.waits and #extra.waits > 0 then
+    waits.set(job, extra.waits)
+    move(job, 'p', 'waiting')
   else
-    enqueue(job, 'p', extra.d)
+    enqueue(job, 'p', extra.due)
   end
+  call('HSET', Q .. 'job', job.id, (job.line or 0) .. ' ' .. body)
 end
 
-local function put_one(id, body, extra)
-  local job = attributes({ id = id, r = 0, a = tail(body) })
-  hint = job.stamp
-  local others = holders(job)
-  for _, other in ipairs(others) do
-    if other.id == id and same(id, body) then return answer('d', other.s, id) end
-    if extra.dup ~= 'replace' or other.r > 0 or not not_started[other.s] then
-      return answer('d', other.s, other.id)
-    end
-  end
-  local leaves_room = false
-  for _, other in ipairs(others) do leaves_room = leaves_room or other.s == 'r' end
-  local rate = limits().e
-  if rate and tokens('e', rate) == 0 then
-    return answer('l', '', id, '', math.max(1, frees_at('e', rate) - now))
-  end
-  local bound = not leaves_room and full(job, extra)
-  if bound then return answer('f', '', id, '', bound) end
-  spend('e', rate, 1)
-  local replaced = extra.oq and id or ''
+-- Cancels or removes the jobs that a new one replaces. Returns the id of the last, or ''.
+local function replace(others, id, elsewhere)
+  local replaced = elsewhere and id or ''
   newcomer = id
   for _, other in ipairs(others) do
     if other.id == id then
       note('L', id)
       remove(other)
-    elseif not_started[other.s] then
-      finish(other, 'C', 'c', 'replaced by ' .. id)
+    elseif not_started[other.state] then
+      finish(other, 'C', 'cancelled', 'replaced by ' .. public_id(id))
     end
     replaced = other.id
   end
-  create(job, body, extra)
-  newcomer = nil
-  answer('c', job.s, id, replaced)
+  return replaced
 end
 
-local first = redis.call('HGET', Q .. 'n', 'known')
-if ARGV[3] ~= '' then
-  if tonumber(call('TIME')[1]) - tonumber(string.match(ARGV[3], '^%d+')) / 1e6 > 600 then
-    return { first or 0, -1, { 0, {}, {} } }
-  end
-  if not call('SET', Q .. 'i:' .. ARGV[3], '1', 'NX', 'EX', 1800) then
-    return { first or 0, 0, { 0, {}, {} } }
-  end
-end
-local bounded = limits().x or limits().e
-local ids = {}
-for i = 4, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
-local there = #ids > 0 and fetch('HMGET', Q .. 'job', ids) or {}
-local seen = {}
-for i = 4, #ARGV, 3 do
-  local id, extra = ARGV[i], ARGV[i + 2]
-  local json = string.byte(extra) == 123
-  local due = not json and tonumber(string.match(extra, '"d":(%d+)'))
-  if json or due or bounded or seen[id] or there[(i - 1) / 3] then
-    if all_plain then
-      all_plain = false
-      for j = 1, #plain, 3 do answer('c', 'r', plain[j]) end
+local function put_one(id, body, extra)
+  local job = fresh_job(id, nil, string.match(body, '^[^\n]*'))
+  job.state = nil
+  hint = job.stamp
+  local others, leaves_room = holders(job), false
+  for _, other in ipairs(others) do
+    if other.id == id and same(id, body) then return answer('duplicate', other.state, id) end
+    if extra.on_duplicate ~= 'replace' or other.run > 0 or other.options.node or not not_started[other.state] then
+      return answer('duplicate', other.state, other.id)
     end
-    flush()
-    put_one(id, ARGV[i + 1], json and cjson.decode(extra) or { d = due or nil })
-  else
-    plain[#plain + 1], plain[#plain + 2], plain[#plain + 3] = id, ARGV[i + 1], extra
-    if not all_plain then answer('c', 'r', id) end
+    leaves_room = leaves_room or other.state == 'ready'
   end
-  seen[id] = true
+  local rate = not job.options.node and limits().enqueue_rate
+  if rate and tokens('e', rate) == 0 then
+    return answer('limited', '', id, '', math.max(1, frees_at('e', rate) - now))
+  end
+  local bound = not leaves_room and not job.options.node and full(job, extra)
+  if bound then return answer('full', '', id, '', bound) end
+  spend('e', rate, 1)
+  local replaced = replace(others, id, extra.elsewhere)
+  create(job, body, extra)
+  newcomer = nil
+  answer('created', job.state, id, replaced)
 end
-flush()
+
+-- Returns the answer to a token that is too old, or was used before.
+local function refuse_token(token)
+  if token == '' then return nil end
+  if tonumber(call('TIME')[1]) - tonumber(string.match(token, '^%d+')) / 1e6 > 600 then return -1 end
+  if not call('SET', Q .. 'i:' .. token, '1', 'NX', 'EX', 1800) then return 0 end
+end
+
 -- Dependants of a job that was not accepted must not wait forever.
-hint = '~'
-for i = 1, #answers, 5 do
-  local id = ids[(i + 4) / 5]
-  if (answers[i] == 'f' or answers[i] == 'l' or answers[i + 2] ~= id) and call('HEXISTS', Q .. 'job', id) == 0 then
-    tell_dependants(id, 'not_found')
+local function tell_of_refusals()
+  hint = '~'
+  for i, one in ipairs(answers) do
+    local id = ARGV[2 * i + 3]
+    if (one[1] == 'full' or one[1] == 'limited' or one[3] ~= id) and call('HEXISTS', Q .. 'job', id) == 0 then
+      tell_dependants(id, 'not_found')
+    end
   end
 end
-return { first or 0, all_plain and 1 or answers, aftermath() }
+
+-- The last of the plain and simple jobs from ARGV[first] on that are new. `there`: ids that are taken.
+local function end_of_stretch(first, there)
+  local last = first - 2
+  while last + 2 < #ARGV and string.byte(ARGV[last + 3]) ~= 102 and not there[ARGV[last + 2]] do
+    last = last + 2
+    there[ARGV[last]] = true
+  end
+  return last
+end
+
+local function put_stretch(first, last)
+  local size = (last - first) / 2 + 1
+  local sorted = sort_simple(first, last, call('HINCRBY', Q .. 'n', 'line', size) - size)
+  for _, part in ipairs(sorted.lanes) do
+    if part.keyed then
+      unblock(part.lane)
+      touched[part.class] = true
+    end
+  end
+  write_simple(sorted, true)
+  for i = first, last, 2 do
+    local id = ARGV[i]
+    note('p', id)
+    answer('created', sorted.later and sorted.later[id] and 'scheduled' or 'ready', id)
+  end
+end
+
+local function ids_there()
+  local ids, there = {}, {}
+  for i = 5, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+  for i, body in ipairs(#ids > 0 and fetch('HMGET', Q .. 'job', ids) or {}) do
+    if body then there[ids[i]] = true end
+  end
+  return there
+end
+
+local function put_all()
+  local extras = ARGV[4] ~= '' and cjson.decode(ARGV[4]) or {}
+  local there, bounded, i = ids_there(), limits().max_ready or limits().enqueue_rate, 5
+  while i < #ARGV do
+    local last = bounded and i - 2 or end_of_stretch(i, there)
+    if last >= i then
+      put_stretch(i, last)
+      i = last + 2
+    else
+      local extra = extras[tostring((i - 3) / 2)] or {}
+      extra.due = extra.due or tonumber(string.match(ARGV[i + 1], '^s[^\n]*"due":(%d+)'))
+      put_one(ARGV[i], ARGV[i + 1], extra)
+      there[ARGV[i]] = true
+      i = i + 2
+    end
+  end
+end
+
+local enlisted = call('HGET', Q .. 'n', 'known') or 0
+local refused = refuse_token(ARGV[3])
+if refused then return { enlisted, refused, { 0, {}, {} } } end
+put_all()
+tell_of_refusals()
+hand_over()
+return { enlisted, { answers }, aftermath() }

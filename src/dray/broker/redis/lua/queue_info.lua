@@ -1,5 +1,5 @@
 -- queue_info: reads counts, settings and ready jobs of a queue.
--- uses: base job lanes
+-- uses: lanes counts
 --
 -- returns {counts, settings, next due time or false, {priority, ready jobs seen, created time of the oldest,
 --   groups not looked at, ...}}
@@ -7,14 +7,17 @@
 -- Work is bounded: some lanes of each class are read, and of more than SMALL ready jobs only the heads of lanes.
 local SMALL, LANES, LEAST = 50, 1000, 10
 local ready, priorities = {}, {}
-local upto = tonumber(call('HGET', Q .. 'counts', 'r') or 0) <= SMALL and -1 or 0
+local most = job_counts().ready <= SMALL and SMALL or 1
 
 local function read_lane(one, lane)
-  one.count = one.count + call('ZCARD', Q .. 'l:' .. lane)
-  for _, id in ipairs(call('ZRANGE', Q .. 'l:' .. lane, 0, upto)) do
+  one.count = one.count + lane_size(lane)
+  local stale = most > 1 and math.min(LANES, tonumber(call('HGET', Q .. 'stale', lane) or 0)) or 0
+  for _, id in ipairs((first_jobs(lane, most + stale))) do
     -- A damaged job must not keep the queue from being shown.
     local readable, job = pcall(load, id)
-    if readable and job and job.created then one.oldest = math.min(one.oldest or job.created, job.created) end
+    if readable and job and job.created and job.state == 'ready' and lane_of(job) == lane then
+      one.oldest = math.min(one.oldest or job.created, job.created)
+    end
   end
 end
 
@@ -46,4 +49,4 @@ for _, priority in ipairs(priorities) do
   for _, value in ipairs({ priority, one.count, one.oldest or now, one.unseen }) do reply[#reply + 1] = value end
 end
 local due = call('ZRANGE', Q .. 'due', 0, 0, 'WITHSCORES')[2]
-return { call('HGETALL', Q .. 'counts'), call('HGETALL', Q .. 'set'), due or false, reply }
+return { counts_reply(), call('HGETALL', Q .. 'set'), due or false, reply }

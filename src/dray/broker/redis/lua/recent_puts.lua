@@ -1,5 +1,5 @@
 -- recent_puts: lists the jobs that were put last, the newest first, as far as the feed reaches.
--- uses: base
+-- uses: prelude
 --
 -- ARGV[3] the newest time to list in ms, '' for all  [4] about how many ids
 -- returns {the time down to which the list is complete (0: from the first job on), the oldest time that the feed covers
@@ -11,7 +11,7 @@ local before, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 local newest = tonumber(call('HGET', Q .. 'n', 'feed') or 0)
 local first = call('XRANGE', Q .. 'feed', '-', '+', 'COUNT', 1)[1]
 if not first then
-  local known = call('EXISTS', Q .. 'counts') == 1 and now + 1 or 0
+  local known = call('EXISTS', Q .. 'job') == 1 and now + 1 or 0
   return { known, known, {} }
 end
 

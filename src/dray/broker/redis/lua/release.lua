@@ -1,5 +1,5 @@
 -- release: ends a session in one queue and frees the runs it holds there; of very many runs only some at a time.
--- uses: base job lanes transitions
+-- uses: crashes removal
 --
 -- ARGV[3] session  [4] epoch: a later opening of the same name is left alone  [5] 1 if its jobs are suspect
 -- ARGV[6] '', or a limit: frees so many runs and does not end the session yet
@@ -8,7 +8,7 @@
 local session, limit, blamed = ARGV[3], ARGV[6], {}
 for i = 7, #ARGV do blamed[ARGV[i]] = true end
 local stored = call('HGET', Q .. 's', session)
-if stored and cmsgpack.unpack(stored).e > tonumber(ARGV[4]) then return { 0, { 0, {}, {} } } end
+if stored and tonumber(string.match(stored, '^epoch=(%d+)')) > tonumber(ARGV[4]) then return { 0, { 0, {}, {} } } end
 local held = limit == '' and call('SMEMBERS', Q .. 'h:' .. session) or call('SPOP', Q .. 'h:' .. session, limit)
 table.sort(held, function(one, other)
   local n, a = string.match(one, '^(%d+) (.*)$')

@@ -1,17 +1,16 @@
 -- renew: renews the lease of one session in one queue, stores progress, and returns the session's notifications.
--- uses: base
+-- uses: close
 --
 -- `heard:SESSION` SET "run id": notifications that the last renew returned; these do not wake the session again
 --
--- ARGV[3] session  [4] epoch  [5] lease  [6] expires   ARGV[7..] per report: id, run, progress
+-- ARGV[3] session  [4] epoch  [5] the lease, as in take   ARGV[6..] per report: id, run, progress
 -- returns {enrolled, lost, cancelled, forced}: lists of "run id"; enrolled is 0 if this queue does not know this
 --         opening of the session
 local session = ARGV[3]
 local stored = call('HGET', Q .. 's', session)
-if not stored or cmsgpack.unpack(stored).e ~= tonumber(ARGV[4]) then return { 0, {}, {}, {} } end
-call('HSET', Q .. 's', session,
-  cmsgpack.pack({ e = tonumber(ARGV[4]), l = tonumber(ARGV[5]), x = tonumber(ARGV[6]) }))
-for i = 7, #ARGV, 3 do
+if not stored or string.match(stored, '^epoch=(%d+)') ~= ARGV[4] then return { 0, {}, {}, {} } end
+call('HSET', Q .. 's', session, ARGV[5])
+for i = 6, #ARGV, 3 do
   local ref = ARGV[i + 1] .. ' ' .. ARGV[i]
   if call('SISMEMBER', Q .. 'h:' .. session, ref) == 1 then
     call('HSET', Q .. 'prog', ref, ARGV[i + 2])

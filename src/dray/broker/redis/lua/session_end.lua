@@ -8,13 +8,13 @@
 -- returns {epoch or 0, queues}
 local stored = call('HGET', N .. 'session', ARGV[2])
 if not stored then return { 0, {} } end
-local session = cmsgpack.unpack(stored)
-if ARGV[3] == '1' and now < session.x then return { 0, {} } end
+local session = read_lease(stored)
+if ARGV[3] == '1' and now < session.expires then return { 0, {} } end
 local queues = call('SMEMBERS', N .. 'sq:' .. ARGV[2])
 if #queues > 0 then
-  call('HSET', N .. 'ending', session.e .. '\n' .. ARGV[2], ARGV[4])
-  call('RENAME', N .. 'sq:' .. ARGV[2], N .. 'eq:' .. session.e)
+  call('HSET', N .. 'ending', session.epoch .. '\n' .. ARGV[2], ARGV[4])
+  call('RENAME', N .. 'sq:' .. ARGV[2], N .. 'eq:' .. session.epoch)
 end
 call('HDEL', N .. 'session', ARGV[2])
 table.sort(queues)
-return { session.e, queues }
+return { session.epoch, queues }

@@ -3,12 +3,12 @@
 -- uses: namespace
 --
 -- ARGV[2] session  [3...] queues; none to read only
--- returns {state, epoch, lease, expires, its queues if none was given}; state: unknown, lost (past its lease), ok
+-- returns {state, epoch, the stored lease, its queues if none was given}; state: unknown, lost (past its lease), ok
 local stored = call('HGET', N .. 'session', ARGV[2])
 if not stored then return { 'unknown' } end
-local session = cmsgpack.unpack(stored)
+local session = read_lease(stored)
 if ARGV[3] then call('SADD', N .. 'sq:' .. ARGV[2], unpack(ARGV, 3)) end
 return {
-  now >= session.x and 'lost' or 'ok', session.e, string.format('%.0f', session.l), string.format('%.0f', session.x),
+  now >= session.expires and 'lost' or 'ok', session.epoch, stored,
   ARGV[3] and {} or call('SMEMBERS', N .. 'sq:' .. ARGV[2]),
 }

@@ -4,22 +4,19 @@
 -- After the clock went back, no lease ends later than if it had been renewed just now.
 --
 -- ARGV[1] now
--- returns {late names in the order of their opening, moved: {name, epoch, lease, expires, queues}, ending: {name,
+-- returns {late names in the order of their opening, moved: {name, epoch, lease, queues}, ending: {name,
 --         epoch, suspect, queues}}
 local late, moved, ending = {}, {}, {}
 local clock = tonumber(call('GET', N .. 'clock') or 0)
 local all = call('HGETALL', N .. 'session')
 for i = 1, #all, 2 do
-  local session = cmsgpack.unpack(all[i + 1])
-  if now < clock and session.x > now + session.l then
-    session.x = now + session.l
-    call('HSET', N .. 'session', all[i], cmsgpack.pack(session))
-    moved[#moved + 1] = {
-      all[i], session.e, string.format('%.0f', session.l), string.format('%.0f', session.x),
-      call('SMEMBERS', N .. 'sq:' .. all[i]),
-    }
+  local session = read_lease(all[i + 1])
+  if now < clock and session.expires > now + session.lease then
+    session.expires = now + session.lease
+    call('HSET', N .. 'session', all[i], lease_text(session))
+    moved[#moved + 1] = { all[i], session.epoch, lease_text(session), call('SMEMBERS', N .. 'sq:' .. all[i]) }
   end
-  if now >= session.x then late[#late + 1] = { session.e, all[i] } end
+  if now >= session.expires then late[#late + 1] = { session.epoch, all[i] } end
 end
 if now ~= clock and #all > 0 then call('SET', N .. 'clock', now) end
 if #all == 0 then call('DEL', N .. 'clock') end

@@ -1,6 +1,6 @@
 -- tell_dependants: posts to the dependants of jobs that were not accepted that these do not exist, so that none waits
 -- forever. Called by put.
--- uses: base job lanes transitions
+-- uses: removal
 --
 -- ARGV[3..] ids
 -- returns {0, aftermath}

@@ -57,11 +57,47 @@ WHERE j.ns = ?1 AND r.run > j.run
 
 -- name: audit_waiting_for_nothing
 SELECT id || ' waits for nothing' FROM jobs
-WHERE ns = ?1 AND state = 0 AND seq NOT IN (SELECT job FROM dependencies)
+WHERE ns = ?1 AND state = 0 AND seq NOT IN (SELECT job FROM dependencies WHERE job IS NOT NULL)
+  AND seq NOT IN (SELECT job FROM durables WHERE open)
 
 -- name: audit_dependency_of_others
 SELECT coalesce(j.id, d.job) || ' does not wait, but would be told of ' || d.dependency
-FROM dependencies d LEFT JOIN jobs j ON j.seq = d.job WHERE d.ns = ?1 AND j.state IS NOT 0
+FROM dependencies d LEFT JOIN jobs j ON j.seq = d.job WHERE d.ns = ?1 AND d.job IS NOT NULL AND j.state IS NOT 0
+
+-- name: audit_remembered
+SELECT d.dependency || ' remembers ' || d.id || ', but is no node' FROM dependencies d
+LEFT JOIN jobs j ON j.ns = d.ns AND j.id = d.dependency WHERE d.ns = ?1 AND d.job IS NULL AND j.node IS NULL
+
+-- name: audit_suspended
+SELECT j.id || ' is suspended, or woken at some time, but its state is another' FROM durables x JOIN jobs j ON j.seq = x.job
+WHERE j.ns = ?1 AND ((x.suspended IS NOT NULL AND j.state NOT IN (0, 1, 4))
+  OR (x.wake IS NOT NULL AND (j.state <> 0 OR x.suspended IS NULL)) OR (x.open AND x.suspended IS NULL))
+
+-- name: audit_undo
+SELECT j.id || ' is finished but not undone, or its children were not told' FROM jobs j
+WHERE j.ns = ?1 AND j.state IN (5, 6, 7) AND j.durable AND (EXISTS (SELECT 1 FROM children c WHERE c.job = j.seq)
+  OR EXISTS (SELECT 1 FROM durables x WHERE x.job = j.seq AND x.undo IS NOT NULL))
+
+-- name: audit_orphaned
+SELECT j.id || ' is orphaned but not cancelled' FROM durables x JOIN jobs j ON j.seq = x.job
+WHERE j.ns = ?1 AND x.orphaned_by IS NOT NULL AND j.state <> 7
+
+-- name: audit_durable
+SELECT id || ' lacks what makes it durable' FROM jobs
+WHERE ns = ?1 AND durable AND seq NOT IN (SELECT job FROM durables)
+
+-- name: audit_durable_of_others
+SELECT 'durable ' || job || ' has no job that knows it' FROM durables
+WHERE ?1 = ?1 AND job NOT IN (SELECT seq FROM jobs WHERE durable)
+
+-- name: audit_memos
+SELECT j.id || ' says it has ' || x.memos || ' entries in its log' FROM durables x JOIN jobs j ON j.seq = x.job
+WHERE j.ns = ?1 AND x.memos <> (SELECT count(*) FROM memos m WHERE m.job = x.job)
+
+-- name: audit_durable_parts
+SELECT 'a part of durable job ' || job || ' has no job' FROM
+  (SELECT job FROM memos UNION SELECT job FROM messages UNION SELECT job FROM children)
+WHERE ?1 = ?1 AND job NOT IN (SELECT job FROM durables)
 
 -- name: audit_key_of_nobody
 SELECT 'key ' || k.key || ' belongs to a job that does not exist' FROM keys k JOIN queues q ON q.id = k.queue
@@ -88,7 +124,8 @@ SELECT id || ' would expire though it is not ready' FROM jobs WHERE ns = ?1 AND 
 
 -- name: audit_deadlines
 SELECT id || ' lacks the moment of its deadline, or has one without a deadline' FROM jobs
-WHERE ns = ?1 AND (deadline IS NULL) <> (deadline_at IS NULL)
+WHERE ns = ?1 AND state < 5 AND (deadline IS NULL) <> (deadline_at IS NULL)
+  AND seq NOT IN (SELECT job FROM durables WHERE undo IS NOT NULL)
 
 -- name: audit_bodies
 SELECT id || ' has no body' FROM jobs WHERE ns = ?1 AND seq NOT IN (SELECT job FROM bodies)

@@ -1,9 +1,10 @@
 -- name: record
 SELECT j.seq, j.state, j.pos, j.created, j.expires, j.run, j.settled, j.failures, j.crashes,
   j.suspect, j.cancel, j.started, j.finished, j.id, j.task, j.priority, j.version, q.name, j.result_ttl,
-  b.envelope, j.deadline_at, coalesce(j.result, e.result), e.error, e.reason, p.runs
+  b.envelope, j.deadline_at, coalesce(j.result, e.result), e.error, e.reason, j.owner,
+  x.memos, x.replayed, x.suspended, x.undo, x.orphaned_by, p.runs
 FROM jobs j JOIN queues q ON q.id = j.queue LEFT JOIN bodies b ON b.job = j.seq LEFT JOIN ends e ON e.job = j.seq
-LEFT JOIN past p ON p.job = j.seq
+LEFT JOIN past p ON p.job = j.seq LEFT JOIN durables x ON j.durable AND x.job = j.seq
 
 -- name: watch
 INSERT OR IGNORE INTO watchers (job, watcher) VALUES (?, ?)

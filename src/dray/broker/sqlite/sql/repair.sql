@@ -5,9 +5,11 @@
 -- name: look_jobs
 SELECT j.ns = ?1 AND (q.id IS NULL OR j.state NOT BETWEEN 0 AND 7 OR b.job IS NULL
   OR (j.state <> 3 AND j.runs > 0) OR (j.state = 3 AND j.runs = 0)
-  OR (j.expires IS NOT NULL AND j.state <> 2) OR (j.deadline IS NULL) <> (j.deadline_at IS NULL)
+  OR (j.expires IS NOT NULL AND j.state <> 2)
+  OR ((j.deadline IS NULL) <> (j.deadline_at IS NULL) AND j.state < 5 AND x.undo IS NULL)
+  OR (j.durable AND x.job IS NULL)
   OR (j.offered <> 0) <> EXISTS (SELECT 1 FROM offers o WHERE o.job = j.seq) OR (j.offered AND j.state <> 3)
-  OR (j.state = 0 AND NOT EXISTS (SELECT 1 FROM dependencies d WHERE d.job = j.seq))
+  OR (j.state = 0 AND x.open IS NOT 1 AND NOT EXISTS (SELECT 1 FROM dependencies d WHERE d.job = j.seq))
   OR (j.state = 2) <> (j.lane <> 0)
   OR (j.state = 2 AND (j.pos <> j.line OR (j.queue, j.priority, j.task, j.version, coalesce(j.grp, ''),
     coalesce(j.grp, ''), coalesce(j.rate_key, ''), coalesce(j.running_key, ''))
@@ -18,6 +20,7 @@ SELECT j.ns = ?1 AND (q.id IS NULL OR j.state NOT BETWEEN 0 AND 7 OR b.job IS NU
   j.seq, j.state = 3, j.runs
 FROM (SELECT * FROM jobs WHERE seq > ?3 ORDER BY seq LIMIT ?2) j
 LEFT JOIN queues q ON q.id = j.queue LEFT JOIN bodies b ON b.job = j.seq
+LEFT JOIN durables x ON j.durable AND x.job = j.seq
 LEFT JOIN lanes l ON l.id = j.lane AND j.state = 2 LEFT JOIN groups g ON g.id = l.grp LEFT JOIN classes c ON c.id = g.class
 
 -- name: look_job_runs
@@ -53,13 +56,42 @@ FROM (SELECT * FROM keys WHERE (queue, key) > (?3, ?4) ORDER BY queue, key LIMIT
 LEFT JOIN jobs j ON j.seq = k.job
 
 -- name: look_dependencies
--- The outbox holds a message about a dependency that has ended, unless the job waits on in spite of it.
-SELECT j.state IS NOT 0 OR (o.state BETWEEN 5 AND 7 AND (o.state = 5 OR j.orphan IS NOT 'wait')
-    AND NOT EXISTS (SELECT 1 FROM outbox m WHERE m.job = d.job AND m.dependency = d.dependency)),
-  d.dependency, d.job, j.state, o.state
-FROM (SELECT * FROM dependencies WHERE (ns, dependency, job) > (?1, ?3, ?4) AND ns = ?1
-  ORDER BY ns, dependency, job LIMIT ?2) d
+-- The outbox holds a message about a dependency that has ended, unless the job waits on in spite of it. What a
+-- node remembers has no job.
+SELECT CASE WHEN d.job IS NULL THEN o.node IS NULL ELSE j.state IS NOT 0 OR (o.state BETWEEN 5 AND 7
+    AND (o.state = 5 OR j.orphan IS NOT 'wait' OR EXISTS (SELECT 1 FROM durables x WHERE x.job = d.job AND x.suspended IS NOT NULL))
+    AND NOT EXISTS (SELECT 1 FROM outbox m WHERE m.job = d.job AND m.dependency = d.dependency)) END,
+  d.seq, d.dependency, d.job, j.state, o.state
+FROM (SELECT * FROM dependencies WHERE seq > ?3 AND ns = ?1 ORDER BY seq LIMIT ?2) d
 LEFT JOIN jobs j ON j.seq = d.job LEFT JOIN jobs o ON o.ns = ?1 AND o.id = d.dependency
+
+-- name: look_durables
+SELECT j.durable IS NOT 1 OR (j.ns = ?1 AND ((x.suspended IS NOT NULL AND j.state NOT IN (0, 1, 4))
+  OR (x.wake IS NOT NULL AND (j.state <> 0 OR x.suspended IS NULL)) OR (x.open AND x.suspended IS NULL)
+  OR (x.orphaned_by IS NOT NULL AND j.state <> 7)
+  OR x.memos <> (SELECT count(*) FROM memos m WHERE m.job = x.job))), x.job
+FROM (SELECT * FROM durables WHERE job > ?3 ORDER BY job LIMIT ?2) x LEFT JOIN jobs j ON j.seq = x.job
+
+-- name: look_memos
+SELECT x.job IS NULL, m.job, m.position
+FROM (SELECT job, position FROM memos WHERE (job, position) > (?3, ?4) ORDER BY job, position LIMIT ?2) m
+LEFT JOIN durables x ON x.job = m.job WHERE ?1 = ?1
+
+-- name: look_messages
+SELECT x.job IS NULL, m.job, m.name, m.number
+FROM (SELECT job, name, number FROM messages WHERE (job, name, number) > (?3, ?4, ?5)
+  ORDER BY job, name, number LIMIT ?2) m
+LEFT JOIN durables x ON x.job = m.job WHERE ?1 = ?1
+
+-- name: look_children
+SELECT x.job IS NULL, c.seq, c.job FROM (SELECT * FROM children WHERE seq > ?3 ORDER BY seq LIMIT ?2) c
+LEFT JOIN durables x ON x.job = c.job WHERE ?1 = ?1
+
+-- name: drop_dependency
+DELETE FROM dependencies WHERE seq = ?
+
+-- name: count_memos
+SELECT count(*), coalesce(sum(length(entry)), 0) FROM memos WHERE job = ?
 
 -- name: look_offers
 SELECT j.seq IS NULL, o.seq FROM (SELECT * FROM offers WHERE seq > ?3 ORDER BY seq LIMIT ?2) o

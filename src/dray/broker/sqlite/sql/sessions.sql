@@ -32,7 +32,7 @@ SELECT job, run FROM runs WHERE session = ? ORDER BY job, run LIMIT ?
 -- name: held_jobs
 -- For a repeated take: what of the last reply is still held.
 SELECT r.job, r.run, j.failures, j.crashes, j.suspect, b.envelope, j.priority, j.version, j.id,
-  j.deadline_at
+  j.deadline_at, j.durable
 FROM runs r JOIN jobs j ON j.seq = r.job LEFT JOIN bodies b ON b.job = r.job WHERE r.session = ?
 
 -- name: asked_to_stop
@@ -65,7 +65,7 @@ DELETE FROM runs WHERE session = ? AND job = ? AND run = ?
 
 -- name: end_run
 DELETE FROM runs WHERE session = ? AND job = ? AND run = ?
-RETURNING since, (SELECT name FROM sessions WHERE id = session)
+RETURNING since, (SELECT name FROM sessions WHERE id = session), forced
 
 -- name: force_runs
 -- `renew` reports them to their sessions again.
@@ -95,7 +95,7 @@ RETURNING queue
 
 -- name: settling
 SELECT j.id, j.seq, j.queue, j.state, j.settled, j.runs, j.run, j.cancel, j.key, j.once, j.result_ttl,
-  j.offered, j.max_running, j.grp, j.running_key, j.task, r.run
+  j.offered, j.durable, j.owner, j.max_running, j.grp, j.running_key, j.task, r.run
 FROM json_each(?1) e CROSS JOIN jobs j ON j.ns = ?2 AND j.id = e.value
 LEFT JOIN runs r ON r.session = ?3 AND r.job = j.seq
 

@@ -45,6 +45,10 @@ DELETE FROM classes WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM groups WHERE cla
 -- name: classes
 SELECT id, priority, task, version, rate, max_running FROM classes WHERE queue = ?
 
+-- name: find_class
+SELECT id, priority, task, version, rate, max_running FROM classes
+WHERE queue = ? AND priority = ? AND task = ? AND version = ?
+
 -- name: open_classes
 -- Each class of which a lane is free, with the lane that is next, in the order to look at them.
 SELECT c.id, c.priority, c.task, c.version, c.rate, c.max_running,
@@ -74,13 +78,14 @@ SELECT count(*) = 1 FROM (SELECT 1 FROM groups WHERE class = ? LIMIT 2)
 
 -- name: anything_first
 -- Whether there is anything to do before the walk: jobs that fell due, lanes that are free again, offers.
-SELECT EXISTS (SELECT 1 FROM jobs WHERE queue = ?1 AND state IN (1, 4) AND lane = 0 AND pos <= ?2),
+SELECT EXISTS (SELECT 1 FROM jobs WHERE queue = ?1 AND state IN (1, 4) AND lane = 0 AND pos <= ?2)
+    OR EXISTS (SELECT 1 FROM durables WHERE queue = ?1 AND wake <= ?2),
   EXISTS (SELECT 1 FROM lanes WHERE queue = ?1 AND blocked > 0 AND blocked <= ?2),
   EXISTS (SELECT 1 FROM offers WHERE queue = ?1)
 
 -- name: lane_jobs
 SELECT j.seq, j.id, j.run, j.failures, j.crashes, j.suspect, j.expires, j.deadline_at, j.grp, j.running_key,
-  b.envelope
+  b.envelope, j.durable
 FROM jobs j LEFT JOIN bodies b ON b.job = j.seq
 WHERE j.queue = ? AND j.state = 2 AND j.lane = ? AND j.pos < ? ORDER BY j.pos LIMIT ?
 
@@ -128,6 +133,8 @@ SELECT min(pos) FROM (
   SELECT min(pos) AS pos FROM jobs WHERE queue = ?1 AND state = 1 AND lane = 0
   UNION ALL
   SELECT min(pos) FROM jobs WHERE queue = ?1 AND state = 4 AND lane = 0
+  UNION ALL
+  SELECT min(wake) FROM durables WHERE queue = ?1 AND wake IS NOT NULL
 )
 
 -- name: offers
@@ -162,7 +169,8 @@ ON CONFLICT (queue, scope, name) DO UPDATE SET tat = excluded.tat
 SELECT count(*) FROM jobs WHERE queue = ? AND state = 2
 
 -- name: oldest_unimportant
+-- A job that has started is not dropped, nor is a node.
 SELECT j.seq FROM classes c JOIN groups g ON g.class = c.id JOIN lanes l ON l.grp = g.id
-JOIN jobs j ON j.queue = c.queue AND j.state = 2 AND j.lane = l.id AND j.pos = l.head
-WHERE c.queue = ?1 AND c.priority >= ?2 AND c.priority = (SELECT max(priority) FROM classes WHERE queue = ?1)
-ORDER BY l.head LIMIT 1
+JOIN jobs j ON j.seq = (SELECT seq FROM jobs WHERE queue = ?1 AND state = 2 AND lane = l.id
+  AND run = 0 AND node IS NULL ORDER BY pos LIMIT 1)
+WHERE c.queue = ?1 AND c.priority >= ?2 ORDER BY c.priority DESC, j.pos LIMIT 1
