@@ -1,0 +1,4 @@
+"""One module per command.
+
+dray    `manage.py dray`: every command of dray
+"""
