@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dray.broker.memory import MemoryBroker
-from dray.broker.memory.store import JobEntry, JobStore, Queue
+from dray.broker.memory import MemoryBroker, hand_over
+from dray.broker.memory.entries import JobEntry, Queue, Session
+from dray.broker.memory.store import JobStore, Post
 from dray.broker.memory.take import ClassKey, Group, Line
 from dray.broker.verbs import Accepted, Filter, Ref, Swept
 from dray.job import FINISHED, GROUP_MAX, Job, Move, Outcome, OutcomeKind, Record, Settled, Sign, State, Taken
@@ -53,6 +54,86 @@ class SettlesAnyRun(MemoryBroker):
             newest = entry.runs[max(entry.runs)]
             return super()._settle_run(newest.session, replace(outcome, run=newest.number), now)
         return super()._settle_run(session, outcome, now)
+
+
+@found_by("hand_over", "pause", "max_running", "rate")
+class HandsOverPastLimits(MemoryBroker):
+    """A job that is the only ready one is handed over whatever limits and pauses there are."""
+
+    def _hand_over(self, now: int) -> None:
+        queues = list(self._store.queues.values())
+        for queue in queues:
+            queue.has_settings = lambda: False  # type: ignore[method-assign]
+        rules = vars(hand_over)
+        rule, rules["can_hand_over"] = rules["can_hand_over"], lambda job: True
+        try:
+            super()._hand_over(now)
+        finally:
+            rules["can_hand_over"] = rule
+            for queue in queues:
+                del queue.has_settings
+
+
+@found_by("hand_over")
+class HandsOverOutOfTurn(MemoryBroker):
+    """A job is handed over although another is first in line."""
+
+    def _hand_over(self, now: int) -> None:
+        for name, events in list(self._store.notes.items()):
+            line = self._store.queue(name).line
+            held = line.classes
+            mine = {job.job.id for e in events if (job := self._store.jobs.get(e.id))}
+            line.classes = {
+                key: class_
+                for key, class_ in held.items()
+                if any(id in mine for lane in class_.lanes() for id in lane.jobs)
+            }
+            others = {key: class_ for key, class_ in held.items() if key not in line.classes}
+            super()._hand_over(now)
+            line.classes.update(others)
+
+
+@found_by("hand_over")
+class NeverWithdraws(MemoryBroker):
+    """A frozen sleeper keeps the job that it was handed."""
+
+    def _withdraw(self, now: int, limit: int) -> int:
+        return 0
+
+
+@found_by("fencing", "hand_over")
+class WithdrawsConfirmedRuns(MemoryBroker):
+    """Only the outcome of a run confirms it, not the repeated take."""
+
+    def _ask(self, name: str, session: Session, queue: str, filter: Filter, want: int, now: int) -> None:
+        handed = dict(session.handed)
+        super()._ask(name, session, queue, filter, want, now)
+        session.handed |= {ref: at for ref, at in handed.items() if ref in session.holds}
+
+
+@found_by("hand_over", "groups")
+class SuspectsWithdrawnRuns(_OtherStore):
+    """A job that was withdrawn counts as one whose worker died."""
+
+    def _withdraw(self, now: int, limit: int) -> int:
+        crash = self._store.crash
+        self._store.crash = lambda *args, **named: crash(*args, **named | {"suspect": True})  # type: ignore[method-assign]
+        try:
+            return super()._withdraw(now, limit)
+        finally:
+            del self._store.crash
+
+
+@found_by("repeats")
+class ForgetsWhatItHandedOver(MemoryBroker):
+    """A repeated take does not return what was handed over."""
+
+    def _ask(self, name: str, session: Session, queue: str, filter: Filter, want: int, now: int) -> None:
+        before = list(session.reply)
+        in_advance = session.asked.get(queue, 0) == session.request
+        super()._ask(name, session, queue, filter, want, now)
+        if in_advance:
+            session.reply[:] = before
 
 
 class _StoreThatForgivesCrashes(JobStore):
@@ -324,21 +405,17 @@ class StartsExpired(MemoryBroker):
         super()._take_from(session, queue, filter, want, now)
 
 
-class _ImpatientStore(JobStore):
-    def dependency_ended(self, dependant: str, dependency: str, state: State, now: int) -> None:
-        entry = self.jobs.get(dependant)
-        if entry is not None and dependency in entry.waiting and state is State.SUCCEEDED:
-            for other in [other for other in entry.waiting if other != dependency]:
-                del entry.waiting[other]
-                self.forget_dependant(other, dependant)
-        super().dependency_ended(dependant, dependency, state, now)
-
-
 @found_by("dependencies")
-class ReleasesEarly(_OtherStore):
+class ReleasesEarly(MemoryBroker):
     """The first dependency that succeeds is enough."""
 
-    store_type = _ImpatientStore
+    def _deliver(self, post: Post, now: int) -> None:
+        entry = self._store.jobs.get(post.id)
+        if entry is not None and post.sender in entry.waiting and post.state is State.SUCCEEDED:
+            for other in [other for other in entry.waiting if other != post.sender]:
+                del entry.waiting[other]
+                self._store.forget_dependant(other, post.id)
+        super()._deliver(post, now)
 
 
 @found_by("order")

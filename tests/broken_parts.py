@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 from sim import Parts
 
-from dray.broker.verbs import Accepted, Broker, Filter, Heard, Ref
+from dray.broker.verbs import Accepted, Broker, Filter, Heard, NextTake, Ref
 from dray.client.client import Client
 from dray.client.link import LoopLink
 from dray.client.put_batches import PutBatches
@@ -77,6 +77,43 @@ class TakesAnewAfterLoss(_OtherSession):
     """A take whose reply was lost is asked again under a new number: what the first one got is lost."""
 
     session_type = _ImpatientSession
+
+
+class _HastySession(Session):
+    async def confirm(self, filter: Filter) -> list[Taken]:
+        self._request += 1
+        return self._close_offer([])
+
+
+@found_by("hand_over")
+class SkipsTheOfferedNumber(_OtherSession):
+    """It goes on with the next number: what another queue answered to the offered one is lost."""
+
+    session_type = _HastySession
+
+
+class _ForgetfulReceiver(Session):
+    def received(self, taken: Iterable[Taken]) -> None:
+        """Nothing is noted."""
+
+
+@found_by("runs", "outcomes")
+class StartsHandedRunsTwice(_OtherSession):
+    """A run that came with the wake-up and has ended is started again when the repeated take names it."""
+
+    session_type = _ForgetfulReceiver
+
+
+@found_by("hand_over")
+class OffersWhileItRuns(Executor):
+    """It offers a take although it has runs."""
+
+    def _next_take(self) -> NextTake | None:
+        runs, self._runs = self._runs, {}
+        try:
+            return super()._next_take()
+        finally:
+            self._runs = runs
 
 
 class _CarelessSession(Session):

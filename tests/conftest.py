@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from postgres_server import PostgresServer, running_postgres
 from shell import Shell, make_shell
 from sqlite_file import LAYOUT, opened
 
@@ -41,6 +42,22 @@ def db(path: Path, layout: Path) -> Iterator[Database]:
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
     """A project with an app, and the command `dray` in its folder."""
     return make_shell(tmp_path / "shop", monkeypatch, capsys)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server, started for the first test that needs one."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def history_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database for a history, of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/history.db"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

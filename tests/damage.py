@@ -6,8 +6,10 @@ from collections import Counter
 from typing import Final
 
 from dray.broker import Broker
-from dray.broker.verbs import PAGE_MAX, Beat, Filter, Ids, Query, Speculate
-from dray.job import Error, Job, Outcome, OutcomeKind, Record, State
+from dray.broker.actions import Ids, Query, Speculate
+from dray.broker.durable import MemoWrite
+from dray.broker.verbs import PAGE_MAX, Beat, Filter
+from dray.job import Error, Job, Outcome, OutcomeKind, Record, State, Suspension
 
 HOUR: Final = 3_600_000
 QUEUE: Final = "shop"
@@ -37,10 +39,34 @@ async def furnish(broker: Broker, now: int) -> None:
     ready = [job(f"ready-{n}", priority=n % 3) for n in range(MANY)]
     ready += [job("grouped", group="g", running_key="k", max_running=3, key="key", ttl=24 * HOUR)]
     ready += [job("limited-in-time", deadline=24 * HOUR)]
-    ready += [job("rated", rate="5/s", rate_key="r")]
+    ready += [job("rated", rate="5/s", rate_key="r"), job("node", owner="ready-0", node="n")]
     await broker.put([job("later", due=now + HOUR), *ready], now=now)
+    await _sleepers(broker, now)
     await broker.put(waiting, now=now)
     assert await broker.audit() == []
+
+
+async def _sleepers(broker: Broker, now: int) -> None:
+    """Durable jobs with log and mail: one sleeps, one waits for an event, one for another job."""
+    await broker.put([job(id, "durable") for id in ("sleeps", "awaits", "parent")], now=now)
+    only = Filter(tasks=frozenset({"durable"}))
+    taken = {one.job.id: one for one in await broker.take("bob", 1, [QUEUE], only, 9, now=now)}
+    writes = [
+        MemoWrite(id=id, run=one.run, position=0, entries=(b"step",), children=("done",))
+        for id, one in taken.items()
+    ]
+    await broker.memo("bob", writes, now=now)
+    await broker.send("awaits", "other", "m1", b"news", now=now)
+    waits = {
+        "sleeps": Suspension(until=now + HOUR),
+        "awaits": Suspension(events={"go": 0}, until=now + HOUR),
+        "parent": Suspension(jobs=("held",)),
+    }
+    outcomes = [
+        Outcome(id=id, run=taken[id].run, kind=OutcomeKind.SUSPENDED, suspend=suspend)
+        for id, suspend in waits.items()
+    ]
+    await broker.settle("bob", outcomes, now=now)
 
 
 async def records(broker: Broker, now: int) -> dict[str, Record]:
@@ -89,6 +115,10 @@ UNFINISHED: Final = {
         "twice",
         "waits",
         "waits-more",
+        "sleeps",
+        "awaits",
+        "parent",
+        "node",
     ),
 }
 

@@ -416,3 +416,13 @@ def test_a_job_is_rescheduled_by_its_handle_or_by_filter(
 def test_a_reschedule_without_one_time_is_refused(app: App, when: Any) -> None:
     with pytest.raises(InvalidInput):
         app.job("any").reschedule(**when)
+
+
+# guarantees
+
+
+def test_guarantees_are_those_of_the_broker(app: App, say: Say) -> None:
+    found = say(app.guarantees.read)
+    assert (found.losses, found.repairs.counts, found.servers, found.warnings) == (0, {}, (), ())
+    assert found.broker == app.settings.broker_url.partition(":")[0]
+    assert found.survives_restart is (found.broker == "sqlite")

@@ -113,7 +113,8 @@ def test_a_worker_is_seen_serves_and_stops_when_told(shell: Shell) -> None:
         [worker] = shell.json("workers", "ls")
         assert (worker["queues"], worker["concurrency"]) == (["email", "default"], 2)
         assert {one["slots"] for one in worker["executors"]} == {2}
-        assert set(worker["tasks"]) == {"add", "boom", "send", "shop.report", "snooze"}
+        own = {name for name in worker["tasks"] if not name.startswith("dray.")}
+        assert own == {"add", "boom", "send", "shop.report", "snooze"}
         end = time.monotonic() + 60
         while (checked := shell.run("worker", "--check", code=None)).code != 0:
             assert time.monotonic() < end, checked

@@ -74,6 +74,7 @@ FULL = Job(
     headers={"h": "v"},
 )
 WITH_DEADLINE = msgspec.structs.replace(FULL, deadline=10)
+NODE = msgspec.structs.replace(MINIMAL, owner="f", node="a[0]")
 GOLDEN = {
     "minimal": (
         MINIMAL,
@@ -86,6 +87,11 @@ GOLDEN = {
         "696c2e73656e64a5656d61696cc4040192908001cf0000018bcfe56800cf0000018bcfe56be801a16b0203a77265706c"
         "616365a167a53130302f6da2726b04a26e6b05ab64726f702d6f6c6465737492a161a162a372756ea17091a178a2c3a9"
         "06aa6c696e6561723a313073070809a770726f63657373c381a168a176",
+    ),
+    "node": (
+        NODE,
+        "dc002401a16aa174a764656661756c74c4000500c0c0c0c0c0a672657475726ec0c0c0c0c0c0a5726169736590a66361"
+        "6e63656cc090a003c0c003c0c0c280c0a166a4615b305d",
     ),
     "deadline": (
         WITH_DEADLINE,
@@ -116,6 +122,9 @@ jobs = st.builds(
     description=text,
     headers=st.dictionaries(text, text, max_size=3),
     speculate=st.booleans(),
+    deadline=st.none() | st.integers(1, 2**52),
+    owner=st.none() | words,
+    node=st.just("") | words,
 )
 
 
@@ -179,8 +188,8 @@ def test_a_version_that_never_was_is_a_decode_error(version: int) -> None:
 
 
 def test_a_newer_field_of_this_version_is_passed_over() -> None:
-    fields = msgspec.msgpack.decode(pack(WITH_DEADLINE))
-    assert unpack(msgspec.msgpack.encode([*fields, "new"])) == WITH_DEADLINE
+    fields = msgspec.msgpack.decode(pack(NODE))
+    assert unpack(msgspec.msgpack.encode([*fields, "new"])) == NODE
 
 
 @dataclass

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dray.broker import connect
-from dray.broker.verbs import Query
+from dray.broker.actions import Query
 from dray.demo.monitor import DemoEvent
 from dray.demo.summary import Facts, run_checks
 

@@ -24,6 +24,7 @@ from dray.settings import describe, load
 
 NOT_RUN = {
     ("docs/grpc.md", "pip install"): "the tests run against this checkout",
+    ("docs/dashboard.md", "pip install"): "tests/test_dev.py does it",
     ("docs/grpc.md", "grpcurl"): "needs grpcurl",
     ("CONTRIBUTING.md", "python -m venv build"): "generates what is compared by a test",
     ("README.md", "make demo"): "the demo and the tests themselves have tests",
@@ -42,8 +43,10 @@ NOT_RUN = {
     ("docs/flow-control.md", "dray queues limit default"): "the same as what is run above it",
     ("docs/flow-control.md", "dray queues pause email"): "the same as what is run above it",
     ("docs/cancellation.md", "dray jobs cancel ID"): "stands for an id of the reader's own",
-    ("docs/async-and-blocking.md", "from fastapi import"): "needs FastAPI",
-    ("docs/async-and-blocking.md", "# shop/jobs.py"): "needs Django",
+    ("docs/django.md", "# proj/jobs.py"): "a part of examples/django-shop, which has a test",
+    ("docs/django.md", "# proj/settings.py"): "a part of examples/django-shop, which has a test",
+    ("docs/django.md", "# orders/tasks.py"): "a part of examples/django-shop, which has a test",
+    ("docs/django.md", "# orders/views.py"): "a part of examples/django-shop, which has a test",
 }
 """Blocks that no test runs: page, how the block begins, and why. Everything else is run."""
 

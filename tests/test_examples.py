@@ -12,6 +12,12 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
+    "approval.py": [
+        "News waits: waits_for_event",
+        "News, approved by ann",
+        "Rumours: declined by bob",
+        "Opinion: nobody decided",
+    ],
     "beside.py": [],
     "cancel.py": [
         "cancelled before its time: True cancelled",
@@ -45,6 +51,20 @@ SAYS = {
         "in time: True",
         "page 0 by run 1 - page 49 by run 2",
         "second runs: 2 launched, 2 won, 0 wasted",
+    ],
+    "order_saga.py": [
+        "result: parcel-berlin is on its way",
+        "failed: nobody delivers there",
+        "ship: failed",
+        "undo(pack): done",
+        "undo(pay): done",
+    ],
+    "map_reduce.py": ["most common: {'the': 3, 'load': 3, 'cart': 2}", "jobs: 6 succeeded"],
+    "nightly_etl.py": [
+        "failed: node extract-2: crm does not answer",
+        "report: failed, cancelled",
+        "not loaded: ['extract-2', 'transform-2', 'load']",
+        "loaded after the retry: 80",
     ],
     "quickstart.py": ["enqueued: ready", "result: 5", "afterwards: succeeded"],
 }

@@ -17,8 +17,9 @@ from sim.loop import run as run_virtually
 from workshop import PATIENCE, Flaky, at_work, ended, on_loop_only, run, until, when
 
 from dray.app import App
+from dray.broker.actions import Cancel, Ids
 from dray.broker.memory import MemoryBroker
-from dray.broker.verbs import Broker, Cancel, Ids
+from dray.broker.verbs import Broker
 from dray.context import Context, current
 from dray.errors import BrokerAway, BrokerReadOnly, InvalidInput
 from dray.job import Job, OutcomeKind, Progress, State

@@ -11,7 +11,8 @@ import pytest
 from redis_server import Server, running
 
 from dray.broker import connect
-from dray.broker.verbs import Beat, Broker, Filter, Scope, SetLimits
+from dray.broker.actions import Scope, SetLimits
+from dray.broker.verbs import Beat, Broker, Filter
 from dray.job import Job, Outcome, OutcomeKind
 from dray.policy import Retention
 

@@ -273,6 +273,9 @@ ROLES = {
     "Work": "work",
     "ListQueues": "read",
     "WatchEvents": "read",
+    "SendEvent": "submit",
+    "GetFlow": "read",
+    "ListFlows": "read",
 }
 
 
@@ -327,6 +330,21 @@ def test_a_key_with_limits_does_and_sees_nothing_else() -> None:
         await call.read()
         assert {event.queue for event in (await call.read()).events} == {"mine"}
         call.cancel()
+
+    play(app, scene)
+
+
+def test_a_key_may_be_kept_from_seeing_arguments_results_and_errors() -> None:
+    app = shop()
+    blind, seeing = (
+        app.keys.create(f"k{hides}", ["read"], hides_values=hides).secret for hides in (True, False)
+    )
+
+    async def scene(stage: Stage) -> None:
+        job = await stage.app.aenqueue("echo", "the-secret")
+        for key, seen in ((blind, False), (seeing, True)):
+            shown = await stage.with_key(key)("Get", id=job.id)
+            assert (shown.task, "the-secret" in str(shown)) == ("echo", seen)
 
     play(app, scene)
 

@@ -427,10 +427,10 @@ def test_as_completed_yields_each_job_when_it_is_over_however_it_ended(app: App,
             taken = {one.job.id: one for one in hand.take()}
             for place in (3, 1, 0, 4):
                 hand.succeed(taken[jobs[place].id], place)
-                time.sleep(0.03)
+                time.sleep(0.1)
             hand.die(taken[jobs[2].id])
 
-    thread = in_thread(one_by_one, after=0.05)
+    thread = in_thread(one_by_one, after=0.5)
     over = completed(say, [*jobs, jobs[0]], timeout=20)
     assert over == [jobs[place] for place in (5, 3, 1, 0, 4, 2)]
     assert all(job in jobs for job in over)

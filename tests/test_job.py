@@ -90,8 +90,9 @@ def test_every_unfinished_state_can_be_cancelled(state: State) -> None:
 @pytest.mark.parametrize("state", sorted(FINISHED))
 def test_a_finished_state_is_left_only_by_hand(state: State) -> None:
     assert state.finished
-    assert set(moves_from(state)) == BY_HAND
+    assert set(moves_from(state)) == {*BY_HAND, Move.REVIVED}
     assert TRANSITIONS[Move.REPLAYED][state] == {State.READY}
+    assert TRANSITIONS[Move.REVIVED][state] == {State.WAITING}
 
 
 def test_success_comes_only_from_a_run_and_a_run_only_from_ready() -> None:

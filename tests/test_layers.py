@@ -35,6 +35,9 @@ LATE_IMPORTS = {
     ("worker.process", "ctypes"),
     ("worker.run.threads", "ctypes"),
     ("worker.shared_memory", "tempfile"),
+    ("contrib.django", "dray.contrib.django.backend"),  # Django imports the package before it is set up
+    ("contrib.django.apps", "dray.contrib.django.backend"),
+    ("contrib.django.apps", "dray.contrib.django.framework"),
     ("codec.signature", "annotationlib"),  # exists from Python 3.14 on
 }
 """The only imports inside functions: (module, what it imports)."""

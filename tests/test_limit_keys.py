@@ -15,7 +15,7 @@ import pytest
 from shell import Shell
 
 from dray import App, InvalidInput
-from dray.broker.verbs import Query
+from dray.broker.actions import Query
 from dray.client.link import Link
 from dray.job import Job
 from dray.serve import asgi

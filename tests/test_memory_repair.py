@@ -10,7 +10,7 @@ from damage import HOUR, QUEUE, check_sound, furnish, job, swept
 from dray.broker.memory.broker import MemoryBroker
 from dray.broker.memory.store import JobStore
 from dray.broker.verbs import run_blocking
-from dray.job import State
+from dray.job import State, Suspension
 
 NOW = 1_800_000_000_000
 
@@ -77,7 +77,27 @@ def _a_dependency_does_not_know_who_waits(store: JobStore) -> None:
 
 
 def _a_dependency_of_nobody(store: JobStore) -> None:
-    store.dependants["held"]["nobody"] = None
+    store.dependants["held"]["nobody"] = True
+
+
+def _a_parent_that_waits_for_nothing(store: JobStore) -> None:
+    store.jobs["parent"].waiting.clear()
+
+
+def _a_suspended_job_that_is_ready(store: JobStore) -> None:
+    store.jobs["ready-1"].suspended = Suspension(parked=True)
+
+
+def _a_job_that_is_not_woken(store: JobStore) -> None:
+    store.queues[QUEUE].due.remove("awaits")
+
+
+def _a_message_that_woke_nobody(store: JobStore) -> None:
+    store.jobs["awaits"].mailboxes["go"] = store.jobs["awaits"].mailboxes["other"]
+
+
+def _a_job_remembered_by_one_that_is_no_node(store: JobStore) -> None:
+    store.dependants["held"]["ready-1"] = False
 
 
 def _a_waiting_job_that_waits_for_nothing(store: JobStore) -> None:
@@ -114,6 +134,11 @@ DAMAGE: list[tuple[Callable[[JobStore], None], str]] = [
     (_a_dependency_does_not_know_who_waits, "dependency"),
     (_a_dependency_of_nobody, "dependency"),
     (_a_waiting_job_that_waits_for_nothing, "dependency"),
+    (_a_parent_that_waits_for_nothing, "dependency"),
+    (_a_suspended_job_that_is_ready, "record"),
+    (_a_job_that_is_not_woken, "place"),
+    (_a_message_that_woke_nobody, "dependency"),
+    (_a_job_remembered_by_one_that_is_no_node, "dependency"),
     (_an_offer_is_gone, "offer"),
     (_an_offer_of_nobody, "offer"),
     (_the_moment_of_a_deadline_without_one, "record"),

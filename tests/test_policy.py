@@ -433,7 +433,7 @@ WRONG: list[tuple[str, Any]] = [
     ("speculate", None),
     *[("payload", value) for value in ("x", bytearray(b"x"), None)],
     *[("waits_for", value) for value in (["a"], ("",), ("a", "a"), (FULL.id,), (1,), None, "ab", 0)],
-    ("waits_for", tuple(map(str, range(10_001)))),
+    ("waits_for", tuple(map(str, range(100_001)))),
     *[("tags", value) for value in (["a"], ("",), (1,), None, "ab", tuple("a" * 101))],
     *[("description", value) for value in ("d" * 4097, None, 1, "\ud800", b"")],
     *[("headers", value) for value in WRONG_HEADERS],
@@ -463,7 +463,7 @@ ANYTHING = (
 )
 
 
-ALSO_NAMES = {"key": "key_ttl", "queue": "id"}
+ALSO_NAMES = {"key": "key_ttl", "queue": "id", "node": "owner", "on_duplicate": "node"}
 """Fields that may make another one wrong."""
 
 

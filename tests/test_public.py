@@ -30,6 +30,8 @@ ERRORS = {
     "DuplicateJob",
     "EncodeError",
     "ForeignStore",
+    "HistoryError",
+    "HistoryOff",
     "InvalidInput",
     "InvalidSettings",
     "JobCancelled",
@@ -58,11 +60,16 @@ ERRORS = {
     "UnknownTaskWarning",
     "WorkerSilent",
     "WouldBlock",
+    "EventTimeout",
+    "JobFinished",
+    "MailboxFull",
+    "StepFailed",
+    "StepUncertain",
 }
 LATE = {
     *("App", "Broker", "Call", "Codecs", "Context", "JobHandle", "JobInfo", "Reject", "Retry"),
-    *("ScheduleInfo", "Task", "Why"),
-    *("aas_completed", "agather", "as_completed", "connect", "current", "gather"),
+    *("Flow", "FlowHandle", "FlowInfo", "FlowState", "FlowStatus", "Node", "ScheduleInfo", "Task", "Why"),
+    *("aas_completed", "agather", "as_completed", "chain", "chord", "connect", "current", "gather", "group"),
 }
 """What is loaded when it is first asked for."""
 PUBLIC = ERRORS | LATE | {"State", "__version__"}

@@ -16,6 +16,7 @@ from redis_server import Cluster, need, three_and_three, wait_until
 
 from dray import App, BrokerAway
 from dray.broker import connect
+from dray.broker.redis.cluster import FRESH
 from dray.broker.verbs import Interest, run_blocking
 from dray.job import Job
 
@@ -174,5 +175,6 @@ def test_a_client_that_slept_through_two_fail_overs_finds_the_node_that_serves_i
     victim.command("CLUSTER", "FAILOVER")
     cluster.wait_until_all_know(victim)
     heir.stop()
+    time.sleep(2 * FRESH)  # a map that was read just now is not read again
     app.enqueue("add", 2)
     assert len(app.jobs.find()) == 2

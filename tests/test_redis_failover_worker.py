@@ -1,4 +1,4 @@
-"""Whole workers on a cluster whose primary crashes, freezes or hands over, under load.
+"""Whole workers on a cluster, or with Sentinel, whose primary crashes, freezes or hands over, under load.
 
 The primary that goes serves the namespace and its queue, and every client listens there: nothing of dray
 works without it. All must go on soon after its replica took over, and whatever was accepted must be done.
@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 from failover import Moments, fail_over, in_time, namespace_at_first
-from redis_server import Cluster, need, three_and_three, wait_until
+from redis_sentinel import watched
+from redis_server import Server, need, three_and_three, wait_until
 
 from dray import App, BrokerAway, JobHandle, gather
 
@@ -60,17 +61,17 @@ async def tick() -> None:
 class Crew:
     """Two workers and what they have done."""
 
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
-        self.folder, self.cluster, self.name = folder, cluster, namespace_at_first()
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url, self.name = folder, url, namespace_at_first()
         self._runs = folder / "runs"
-        self.app = App(self.name, broker=cluster.url)
+        self.app = App(self.name, broker=url)
         for name in ("quick", "nap"):
             self.app.task(name=name)(_never)
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         (self.folder / "shop.py").write_text(APP)
-        more = {"SHOP_NAME": self.name, "SHOP_BROKER": self.cluster.url, "SHOP_RUNS": str(self._runs)}
+        more = {"SHOP_NAME": self.name, "SHOP_BROKER": self.url, "SHOP_RUNS": str(self._runs)}
         command = [sys.executable, "-m", "dray", "-A", "shop:app", "worker", "-p", "1", "-c", "8"]
         workers: list[subprocess.Popen[bytes]] = []
         try:
@@ -159,15 +160,17 @@ class Load:
         ("valkey", "manual"),
         ("redis", "crash"),
         ("redis", "freeze"),
+        ("sentinel", "crash"),
+        ("sentinel", "freeze"),
+        ("sentinel", "manual"),
     ],
 )
 def test_workers_producers_and_schedules_go_on_after_a_fail_over_and_nothing_is_lost(
     tmp_path: Path, kind: str, how: str
 ) -> None:
-    need(kind)
-    with three_and_three(kind, tmp_path / "cluster") as cluster:
-        crew = Crew(tmp_path, cluster)
-        idle = App(crew.name, broker=cluster.url)
+    with _system(kind, tmp_path / "servers", how) as (url, fail):
+        crew = Crew(tmp_path, url)
+        idle = App(crew.name, broker=url)
         assert idle.jobs.find() == []
         with crew.at_work():
             wait_until(lambda: crew.moments("tick").all, f"no tick\n{crew.logs}", PATIENCE)
@@ -176,7 +179,7 @@ def test_workers_producers_and_schedules_go_on_after_a_fail_over_and_nothing_is_
             load = Load(crew)
             try:
                 wait_until(lambda: len(load.jobs) > 50, "nothing is accepted", PATIENCE)
-                victim, _, promoted = fail_over(cluster, how)
+                victim, promoted = fail()
                 load.accepted.check(promoted)
                 load.answered.check(promoted)
                 for what in ("run", "tick"):
@@ -201,6 +204,23 @@ def test_workers_producers_and_schedules_go_on_after_a_fail_over_and_nothing_is_
             assert crew.app.client.block(_audit) == []
         idle.close()
     print(crew.logs)
+
+
+@contextlib.contextmanager
+def _system(kind: str, folder: Path, how: str) -> Iterator[tuple[str, Callable[[], tuple[Server, float]]]]:
+    """The URL of servers, and a function that loses their primary: returns it, and when it was replaced."""
+    if kind == "sentinel":
+        with watched(folder) as found:
+            yield found.url, lambda: found.fail_over(how)
+        return
+    need(kind)
+    with three_and_three(kind, folder) as cluster:
+
+        def fail() -> tuple[Server, float]:
+            victim, _, promoted = fail_over(cluster, how)
+            return victim, promoted
+
+        yield cluster.url, fail
 
 
 def seen(crew: Crew) -> float:

@@ -14,8 +14,8 @@ from redis_server import Server, need, running
 
 from dray.broker import connect
 from dray.broker.redis.broker import RedisBroker
-from dray.broker.verbs import Beat, Filter, Interest, Wake
-from dray.job import Job, Outcome, OutcomeKind
+from dray.broker.verbs import Beat, Filter, Interest, NextTake, Wake
+from dray.job import Job, Outcome, OutcomeKind, Suspension
 
 ANY = Filter()
 Play = Callable[[RedisBroker], Awaitable[None]]
@@ -91,6 +91,37 @@ def test_a_put_looks_at_a_few_sleepers_however_many_there_are(server: Server) ->
         for one in sleeping:
             one.cancel()
         await asyncio.gather(*sleeping, return_exceptions=True)
+
+    play(server, test)
+
+
+def test_a_hand_over_looks_at_a_few_sleepers_however_many_there_are(server: Server) -> None:
+    async def test(broker: RedisBroker) -> None:
+        commands, seen = Commands(server), {}
+        asleep: list[asyncio.Future[Wake]] = []
+        await broker.put(jobs(1))
+        [first] = await broker.take("s", 1, ["q0"], ANY, 1)
+        await broker.settle("s", [Outcome(id=first.job.id, run=1, kind=OutcomeKind.SUCCEEDED)])
+        for sleepers in (1, 300):
+            while len(asleep) < sleepers:
+                name, take = f"s{len(asleep)}-{sleepers}", NextTake(2, ("q0",))
+                await broker.renew([Beat(name, 60_000)])
+                await broker.take(name, 1, ["q0"], ANY, 1)
+                wait = broker.wait(Interest(queues=("q0",), filter=ANY, session=name, next_take=take), 60)
+                asleep.append(asyncio.ensure_future(wait))
+            while server.command("HLEN", "dray:{dray:q0}:sleep") < sleepers:
+                await asyncio.sleep(0.01)
+            commands.since()
+            await broker.put(jobs(sleepers + 1)[-1:])
+            seen[sleepers] = commands.since()
+            done, _ = await asyncio.wait(asleep, return_when=asyncio.FIRST_COMPLETED)
+            [wake] = [one.result() for one in done]
+            assert len(wake.taken) == 1
+            asleep = [one for one in asleep if not one.done()]
+        assert seen[300] == seen[1]
+        for one in asleep:
+            one.cancel()
+        await asyncio.gather(*asleep, return_exceptions=True)
 
     play(server, test)
 
@@ -190,5 +221,78 @@ def test_sweeps_visit_all_queues_some_at_a_time(server: Server) -> None:
         assert sum(one.promoted for one in swept) == 450
         swept += [await broker.sweep(now=now + 10_000) for _ in range(3)]
         assert sum(one.expired for one in swept) == 450
+
+    play(server, test)
+
+
+async def _put_to_sleep(broker: RedisBroker, count: int, suspend: Suspension, request: int = 1) -> None:
+    """Jobs of one queue that are suspended, a thousand at a time."""
+    for first in range(0, count, 1000):
+        some = [Job(id=f"q0:{n:032x}", task="t", queue="q0") for n in range(first, min(first + 1000, count))]
+        await broker.put(some)
+        taken = await broker.take("s", request + first // 1000, ["q0"], ANY, 1000)
+        kind = OutcomeKind.SUSPENDED
+        outcomes = [Outcome(id=one.job.id, run=one.run, kind=kind, suspend=suspend) for one in taken]
+        await broker.settle("s", outcomes)
+
+
+def test_sleeping_jobs_cost_nothing_until_one_is_due_and_waking_one_costs_one_script(server: Server) -> None:
+    """As many commands with 3,000 sleeping jobs as with ten, in a wait, a take and a sweep."""
+
+    async def test(broker: RedisBroker) -> None:
+        seen, hour, clock = {}, 3_600_000, broker.clock()
+        for count in (10, 20, 3000):
+            server.command("FLUSHALL")
+            await broker.renew([Beat("s", 10 * hour)])
+            await _put_to_sleep(broker, count, Suspension(until=clock + hour, events={"go": 0}))
+            await broker.send("q0:" + "f" * 32, "go", "m", b"")  # the script is known from here on
+            commands = Commands(server)
+            await broker.wait(Interest(queues=("q0",), filter=ANY), 0)
+            assert await broker.take("s", 900, ["q0"], ANY, 10) == []
+            seen[count] = commands.since()
+            await broker.send(f"q0:{count - 1:032x}", "go", "m", b"")
+            seen[-count] = commands.since()
+            assert len(await broker.take("s", 901, ["q0"], ANY, 10)) == 1
+        assert seen[3000] == seen[20]
+        assert seen[-3000]["evalsha"] == 1
+        assert sum(seen[-3000].values()) <= sum(seen[-20].values())
+
+    play(server, test)
+
+
+def test_the_end_of_one_of_many_jobs_costs_the_same_however_many_are_waited_for(server: Server) -> None:
+    async def test(broker: RedisBroker) -> None:
+        seen = {}
+        for count in (150, 200, 2000):
+            server.command("FLUSHALL")
+            await broker.renew([Beat("s", 60_000)])
+            first = jobs(count)
+            await broker.put(first)
+            await broker.put([Job(id="last", task="t", queue="q1", waits_for=tuple(job.id for job in first))])
+            [taken] = await broker.take("s", 1, ["q0"], ANY, 1)
+            commands = Commands(server)
+            await broker.settle("s", [Outcome(id=taken.job.id, run=taken.run, kind=OutcomeKind.SUCCEEDED)])
+            seen[count] = commands.since()
+        assert seen[2000] == seen[200]
+
+    play(server, test)
+
+
+def test_jobs_that_are_not_durable_pay_nothing_for_those_that_are(server: Server) -> None:
+    """Neither a key nor a command more beside durable jobs in other queues."""
+
+    async def test(broker: RedisBroker) -> None:
+        seen = []
+        for turn in range(3):
+            commands = Commands(server)
+            await broker.put([Job(id=f"plain:{turn:032x}", task="t", queue="plain")])
+            [taken] = await broker.take("s", 100 * turn + 50, ["plain"], ANY, 1)
+            await broker.settle("s", [Outcome(id=taken.job.id, run=taken.run, kind=OutcomeKind.SUCCEEDED)])
+            seen.append(commands.since())
+            if turn == 1:
+                await _put_to_sleep(broker, 5, Suspension(events={"go": 0}), 160)
+        assert seen[2] == seen[1] | {"evalsha": seen[2]["evalsha"]}
+        keys = {key.decode().rpartition("}:")[2] for key in server.command("KEYS", "dray:{dray:plain}:*")}
+        assert keys <= {"n", "counts", "feed", "job", "head", "ended", "s", "t"}
 
     play(server, test)

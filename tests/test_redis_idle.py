@@ -15,11 +15,12 @@ from redis_leaks import leaks
 from redis_server import Server, need, running
 
 from dray.broker import connect
+from dray.broker.actions import Delete, Ids, Query, Scope, SetLimits
 from dray.broker.redis import sweep
 from dray.broker.redis.broker import RedisBroker
 from dray.broker.redis.core import Core
 from dray.broker.redis.router import Command
-from dray.broker.verbs import Beat, Delete, Filter, Ids, Interest, Query, Scope, SetLimits
+from dray.broker.verbs import Beat, Filter, Interest
 from dray.job import Job, Outcome, OutcomeKind
 from dray.policy import Retention
 

@@ -9,10 +9,11 @@ import pytest
 from redis_server import Server, running
 
 from dray.broker import Broker, connect
+from dray.broker.actions import Delete, Ids, Query
 from dray.broker.redis import read_newest
 from dray.broker.redis.core import Core
 from dray.broker.redis.router import command
-from dray.broker.verbs import Beat, Delete, Filter, Ids, Query
+from dray.broker.verbs import Beat, Filter
 from dray.job import Job, Outcome, OutcomeKind, Record, State
 
 

@@ -12,8 +12,9 @@ from redis_leaks import leaks
 from redis_server import Server, need, running
 
 from dray.broker import connect
+from dray.broker.actions import Pause, Resume, Scope
 from dray.broker.redis.broker import RedisBroker
-from dray.broker.verbs import Beat, Filter, Interest, Pause, Resume, Scope, Wake
+from dray.broker.verbs import Beat, Filter, Interest, Wake
 from dray.job import Job
 
 NAMES = tuple(f"q{n}" for n in range(30))

@@ -22,21 +22,10 @@ from damage import HOUR, QUEUE, check_sound, furnish, swept
 from redis_server import Server, running
 
 from dray.broker import Broker, connect
+from dray.broker.actions import Cancel, Ids, JobAction, Query, Reschedule, Scope, SetLimits
 from dray.broker.memory.broker import MemoryBroker
 from dray.broker.redis import put
-from dray.broker.verbs import (
-    Beat,
-    Cancel,
-    DocWrite,
-    Filter,
-    Ids,
-    JobAction,
-    Query,
-    Reschedule,
-    Scope,
-    SetLimits,
-    run_blocking,
-)
+from dray.broker.verbs import Beat, DocWrite, Filter, run_blocking
 from dray.documents.repair_log import read_repairs
 from dray.errors import SessionLost, UnknownDependency
 from dray.job import Job, Outcome, OutcomeKind
@@ -115,7 +104,7 @@ class Traffic:
             await asyncio.sleep(0.005)
 
     async def work(self, broker: Broker, name: str) -> None:
-        request, kinds = 0, list(OutcomeKind)
+        request, kinds = 0, [kind for kind in OutcomeKind if kind is not OutcomeKind.SUSPENDED]
         while not self.over():
             session, request = f"{name}-{request // 20}", request + 1
             try:

@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 from sim import run as run_virtually
 
+from dray.broker.actions import Delete, Ids, Query, Scope, SetLimits
 from dray.broker.memory import MemoryBroker
-from dray.broker.verbs import Beat, Delete, Filter, Ids, Query, Scope, SetLimits
+from dray.broker.verbs import Beat, Filter
 from dray.errors import BrokerAway
 from dray.job import Job, State
 from dray.schedules.cron import Cron, Every

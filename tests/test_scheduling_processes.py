@@ -19,7 +19,8 @@ from crew import end, freeze, until
 from redis_server import need, running
 
 from dray.broker import Broker, connect
-from dray.broker.verbs import PAGE_MAX, Query, run_blocking
+from dray.broker.actions import Query
+from dray.broker.verbs import PAGE_MAX, run_blocking
 from dray.documents.worker_registry import LEADERSHIP, WorkerInfo, read_leader, read_workers
 from dray.job import Job
 from dray.schedules.cron import Every

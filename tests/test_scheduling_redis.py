@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from redis_server import Server, need, running
 
+from dray.broker.actions import Delete, Ids, Query
 from dray.broker.redis import RedisBroker, put
 from dray.broker.redis.core import Core
-from dray.broker.verbs import Delete, DocWrite, Ids, Query
+from dray.broker.verbs import DocWrite
 from dray.errors import BrokerAway
 from dray.job import ENVELOPE_VERSION, Job
 

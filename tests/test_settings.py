@@ -77,7 +77,11 @@ EXAMPLES: dict[str, tuple[Any, str, object, object]] = {
     "durability": ("full", "FULL", "full", "full"),
     "allow_pickle": (True, "yes", True, True),
     "codec": ("json", "json", "json", "json"),
-    "history_url": ("none", "none", "none", None),
+    "history_url": (*("postgresql://h/db",) * 4,),
+    "history_payloads": (False, "no", False, False),
+    "history_redact": (["pin", "a:b*"], "pin,a:b*", ["pin", "a:b*"], ("pin", "a:b*")),
+    "history_ttl": ("1d", "24h", 86400, 86_400_000),
+    "history_max_size": ("1GiB", "1G", 1 << 30, 1 << 30),
     "http": ("0.0.0.0:80", "0.0.0.0:80", "0.0.0.0:80", "0.0.0.0:80"),
     "grpc": ("[::1]:9090", "[::1]:9090", "[::1]:9090", "[::1]:9090"),
     "api_keys": (["k1", "k2"], "k1,k2", ["k1", "k2"], ("k1", "k2")),
@@ -133,7 +137,11 @@ WRONG: dict[str, list[object]] = {
     "durability": ["some", 1],
     "allow_pickle": ["maybe", 2, ""],
     "codec": ["", "a b", "pickle"],
-    "history_url": ["postgresql://h/db", "sqlite:///history.db", "x", 5],
+    "history_url": ["mysql://h/db", "x", 5],
+    "history_payloads": ["maybe", 2],
+    "history_redact": ["a b", [1]],
+    "history_ttl": ["1s", "x"],
+    "history_max_size": ["1KiB", "x"],
     "http": ["", "8000", "localhost", ":80", "h:99999", "http://h:80", 8000],
     "grpc": ["h:", "h:x"],
     "api_keys": ["a b", [1], 7],
@@ -645,20 +653,6 @@ def test_a_broker_that_cannot_be_opened_keeps_the_password_of_its_url_to_itself(
         asyncio.run(connect(url))
     assert "s3" not in str(caught.value)
     assert caught.value.field in ("broker_url", "verify")
-
-
-def test_what_cannot_be_used_yet_is_refused_with_the_reason_and_what_to_use(empty: Path) -> None:
-    with pytest.raises(InvalidSettings) as caught:
-        quiet(
-            start=empty, broker_url="redis+sentinel://me:s3cret@h:26379/main", history_url="postgresql://h/x"
-        )
-    told = str(caught.value)
-    assert "broker_url='redis+sentinel://me:***@h:26379/main': dray cannot ask Sentinel" in told
-    assert "redis+cluster://" in told
-    assert (
-        "history_url='postgresql://h/x': only none is allowed: dray does not record finished jobs yet" in told
-    )
-    assert quiet({"DRAY_HISTORY_URL": "none"}, empty).settings.history_url is None
 
 
 def test_every_broker_that_can_be_opened_can_be_set(empty: Path) -> None:

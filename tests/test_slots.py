@@ -88,7 +88,10 @@ def test_quick_functions_are_taken_ahead_of_their_threads() -> None:
             slots.off_loop = 0
         slots.adapt(Executed(tick * 0.25, 101 * 32 * tick, 101 * 32 * tick, 0), 0.0, ready=True)
     assert slots.off_loop_limit == OFF_LOOP_MOST
-    slots.adapt(Executed(10.0, 101 * 32 * 20, 0, 0), 0.0, ready=True)
+    slots.adapt(Executed(10.0, 101 * 32 * 20, 0, 0), 0.0, ready=False)
+    assert slots.off_loop_limit == OFF_LOOP_MOST, "with little to do, a low rate says nothing"
+    leave(slots, OFF_LOOP_MOST)
+    slots.adapt(Executed(11.0, 101 * 32 * 20 + 100, 0, 0), 0.0, ready=True)
     assert slots.off_loop_limit == OFF_LOOP
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from dray.broker.actions import Cancel, Delete, Ids
 from dray.broker.memory import MemoryBroker
-from dray.broker.verbs import Beat, Cancel, Delete, Filter, Ids
+from dray.broker.verbs import Beat, Filter
 from dray.job import Job, Outcome, OutcomeKind, Taken, Verdict
 from dray.stats.sketch import Sketch
 from dray.stats.tallies import SecondRuns, Tally, WorkerTallies, read_second_runs, write_tallies

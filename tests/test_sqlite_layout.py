@@ -16,8 +16,9 @@ import pytest
 from sqlite_file import bodies, done, fill, heard, opened, put, raw, start, tell
 
 from dray.broker import connect
+from dray.broker.actions import Cancel, Ids
 from dray.broker.sqlite.layout import APPLICATION_ID, load_migrations, load_statements, migrate, split
-from dray.broker.verbs import Beat, Cancel, Ids, run_blocking
+from dray.broker.verbs import Beat, run_blocking
 from dray.errors import ForeignStore, NewerLayout
 from dray.job import Error, Outcome, OutcomeKind
 
@@ -253,6 +254,26 @@ def test_a_statement_without_an_end_is_refused() -> None:
     assert list(split("SELECT ';' ; -- done\n")) == ["SELECT ';' ;"]
     with pytest.raises(ValueError, match="without an end"):
         list(split("SELECT 1; SELECT 2"))
+
+
+def test_a_file_of_layout_3_is_brought_up_to_date_and_who_waits_goes_on(tmp_path: Path) -> None:
+    stored = Path(__file__).with_name("stored") / "layout_3.db.gz"
+    (tmp_path / "jobs.db").write_bytes(gzip.decompress(stored.read_bytes()))
+    broker = run_blocking(connect(f"sqlite:///{tmp_path}/jobs.db", "shop", blocking=True))
+    now = 1_700_000_000_000 + 100
+    waits, more = run_blocking(broker.get(["waits", "waits-more"], now=now))
+    assert waits is not None
+    assert more is not None
+    assert (waits.waiting, more.waiting) == (("held",), ("held", "later"))
+    assert (waits.memos, waits.suspended, waits.job.owner) == (0, None, None)
+    done = Outcome(id="held", run=1, kind=OutcomeKind.SUCCEEDED)
+    run_blocking(broker.settle("ann", [done], now=now))
+    run_blocking(broker.edit(Ids(("later",)), Cancel(), now=now))
+    states = [record.state for record in run_blocking(broker.get(["waits", "waits-more"], now=now)) if record]
+    assert states == ["ready", "cancelled"]
+    assert run_blocking(broker.send("ready-0", "go", "m1", b"hello", now=now)).verdict == "accepted"
+    assert run_blocking(broker.audit()) == []
+    run_blocking(broker.close())
 
 
 def test_a_file_of_layout_1_is_brought_up_to_date_and_its_jobs_go_on(tmp_path: Path) -> None:

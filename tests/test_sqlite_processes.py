@@ -47,16 +47,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dray.broker import Broker, connect
-from dray.broker.sqlite.fifo import ring
-from dray.broker.verbs import (
-    Beat,
+from dray.broker.actions import (
     Cancel,
     Delete,
-    Entry,
     Ids,
-    Interest,
     Pause,
-    ProgressReport,
     Query,
     Reprioritise,
     Reschedule,
@@ -65,8 +60,9 @@ from dray.broker.verbs import (
     Scope,
     SetLimits,
     Speculate,
-    run_blocking,
 )
+from dray.broker.sqlite.fifo import ring
+from dray.broker.verbs import Beat, Entry, Interest, ProgressReport, run_blocking
 from dray.errors import (
     BrokerBusy,
     BrokerError,

@@ -101,16 +101,43 @@ DAMAGE: dict[str, tuple[str, str, set[str]]] = {
         set(),
     ),
     "a dependency of a job that does not wait": (
-        "INSERT INTO dependencies (ns, dependency, job)"
-        " SELECT ns, 'held', seq FROM jobs WHERE id = 'ready-1'",
+        "INSERT INTO dependencies (ns, dependency, id, job)"
+        " SELECT ns, 'held', id, seq FROM jobs WHERE id = 'ready-1'",
         "dependency",
         set(),
     ),
     "a dependency of nobody": (
-        "INSERT INTO dependencies (ns, dependency, job) SELECT ns, 'held', 999 FROM jobs LIMIT 1",
+        "INSERT INTO dependencies (ns, dependency, id, job) SELECT ns, 'held', 'x', 999 FROM jobs LIMIT 1",
         "dependency",
         set(),
     ),
+    "a job remembered by one that is no node": (
+        "INSERT INTO dependencies (ns, dependency, id) SELECT ns, 'held', 'ready-1' FROM jobs LIMIT 1",
+        "dependency",
+        set(),
+    ),
+    "what a suspended job waits for is gone": ("DELETE FROM durables", "record", set()),
+    "a job does not know that it is durable": ("UPDATE jobs SET durable = 0", "record", set()),
+    "a parent that waits for nothing": (
+        "DELETE FROM dependencies WHERE job = " + SEQ % "parent",
+        "dependency",
+        set(),
+    ),
+    "a suspension of a ready job": (
+        "UPDATE durables SET suspended = x'80', wake = 5 WHERE job = "
+        + SEQ % "sleeps"
+        + "; UPDATE jobs SET pos = 1 WHERE id = 'sleeps'",
+        "record",
+        set(),
+    ),
+    "a log without an entry that was counted": ("DELETE FROM memos", "record", set()),
+    "a log of nobody": ("INSERT INTO memos (job, position, entry) VALUES (999, 0, x'')", "record", set()),
+    "a message to nobody": (
+        "INSERT INTO messages (job, name, number, id) VALUES (999, 'go', 1, 'm')",
+        "record",
+        set(),
+    ),
+    "a child of nobody": ("INSERT INTO children (job, id) VALUES (999, 'x')", "record", set()),
     "an offer of nobody": ("INSERT INTO offers (queue, job) VALUES (1, 999)", "record", set()),
     "an offer is gone": ("DELETE FROM offers", "offer", set()),
     "an offer of a job that does not run": (

@@ -273,44 +273,55 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-LETTERS = {"ready": "r", "scheduled": "s", "running": "h", "succeeded": "o", "dead": "d"}
+LASTS = {"scheduled": " due=1", "running": " session=ann", "succeeded": " finished=1", "dead": " finished=1"}
+HEADER = "p0000000000000001 5|t|1"
 
 
 def heads(state: str) -> list[bytes]:
-    """Heads with a strange value in each of their fields, and bytes that are no head."""
-    head = {
-        "s": LETTERS[state],
-        "a": f"{1:016} 5|t|1",
-        "n": 1,
-        "r": 1,
-        "t": 1,
-        "f": 1,
-        "b": 1,
-        "z": 1,
-        "y": "",
-    }
+    """Heads with a strange value in each of their facts and fields, and bytes that are no head."""
+    facts = {"run": "1", "line": "1", "failures": "1", "started": "1"}
+    texts = ("", "x", "-1", "1.5", "9" * 5000, "null")
+    found = [
+        f"{state} {' '.join(f'{name}={value}' for name, value in (facts | {odd: text}).items())}"
+        f"{LASTS.get(state, '')}\n{HEADER}".encode()
+        for odd in facts
+        for text in texts
+    ]
+    start = f"{state} run=1 line=1 failures=1 started=1{LASTS.get(state, '')}\n{HEADER}\n".encode()
     odd = [value for value in VALUES if not isinstance(value, bytes)][::2]
     odd += [[1], [[1]], [["x", 1, "y"]], {"a": 1}]
-    found = [
-        msgspec.msgpack.encode(head | {letter: value}) for letter in "snrtfxubdezcypRwa" for value in odd
+    values = [msgspec.json.encode(value) for value in odd if value != HUGE] + [b"", b"{", b"9" * 5000]
+    fields = ["class", "settled", "crashes", "suspect", "expires", "deadline", "cancel", "reason", "runs"]
+    fields += ["waits", "offered", "past"]
+    found += [b"%b%b=%b" % (start, field.encode(), value) for field in fields for value in values]
+    whole = start.rstrip(b"\n")
+    cut = [whole[:length] for length in range(1, len(whole), 7)]
+    return [
+        *found,
+        *cut,
+        whole.replace(b" started", b"\xff"),
+        b"\x00",
+        b"\xc1",
+        b"\xff" * 9,
+        b"unknown" + whole,
     ]
-    texts = (b"h", b"hx y z\n", b"o1 2", b"s", b"sx\n", b"\x00", b"\xc1", b"\x81", b"\xff" * 9)
-    return [*found, *texts]
 
 
 def bodies(stored: bytes) -> list[bytes]:
-    """Bodies that are cut, or whose attributes are strange."""
-    odd = [b"", b"x", b"\xff\xff", stored[:-3], stored[3:], b"\0" + stored[1:], stored[:-2] + b"\xff\xff"]
-    texts = [b"", b"1", b"1" * 16, b"x" * 16 + b" 5|t|1", b"7" * 16 + b"9" * 5000 + b" 5|t|1"]
-    kinds = (b" ", b" 5|t", b" x|t|1", b" 5|t|x", b" -5|t|1", b" 5|t|99", b" 5|\xff|1")
-    texts += [f"{1_600_000_000_000_000 + number}".encode() + kind for number, kind in enumerate(kinds)]
-    return odd + [stored[:10] + text + len(text).to_bytes(2, "big") for text in texts]
+    """Bodies that are cut, or whose headers are strange."""
+    header, _, packed = stored.partition(b"\n")
+    odd = [b"", b"x", b"\xff\xff", stored[:3], stored[3:], header, b"\n" + packed, b"1 \n", b"1 p\n"]
+    stamps = [b"1", b"x" * 16, b"7" * 16 + b"+" + b"9" * 5000, b"1600000000000000+x"]
+    kinds = (b"", b"5|t", b"x|t|1", b"5|t|x", b"-5|t|1", b"5|t|99", b"5|\xff|1", b"5|t|1 {", b"5|t|1 []")
+    odd += [b"1 p" + stamp + b" 5|t|1\n" + packed for stamp in stamps]
+    return odd + [
+        b"1 p%d %b\n%b" % (1_600_000_000_000_000 + number, kind, packed) for number, kind in enumerate(kinds)
+    ]
 
 
 def inside(jobs: list[Job]) -> Iterator[bytes]:
     for number, job in enumerate(jobs):
-        attributes = f"{1_700_000_000_000_000 + number} 5|t|1".encode()
-        yield _shortened(job) + attributes + len(attributes).to_bytes(2, "big")
+        yield b"1 p%d 5|t|1\n%b" % (1_700_000_000_000_000 + number, _shortened(job, False))
 
 
 def test_a_strange_value_in_any_key_of_redis_breaks_no_list(
@@ -332,9 +343,11 @@ def test_a_strange_value_in_any_key_of_redis_breaks_no_list(
             strange |= set(ids)
             for id, (key, value) in zip(ids, changes, strict=True):
                 server.command("HSET", prefix + key, id, value)
-    server.command("HSET", prefix + "counts", "?", "many", "d", "x")
+    server.command("HSET", prefix + "counts", "?", "many", "dead", "x")
     server.command("ZADD", prefix + "due", "+inf", f"{7:016}ready-1", "-inf", f"{8:016}ready-2")
-    server.command("HSET", prefix + "set", "pause", b"\xc1", "limits", b"\xc1", "limits:t", b"\x81\xa1t\x05")
+    server.command(
+        "HSET", prefix + "set", "pause", b"\xc1", "limits", b"\xff", "limits:t", b'{"rate_text":5}'
+    )
     look_everywhere(url, strange, capsys)
 
 

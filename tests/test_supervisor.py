@@ -17,7 +17,8 @@ import stand_in
 from crew import lines, looking_into
 
 from dray.broker import Broker, connect
-from dray.broker.verbs import Beat, Cancel, Filter, Ids, Pause, Resume, Scope
+from dray.broker.actions import Cancel, Ids, Pause, Resume, Scope
+from dray.broker.verbs import Beat, Filter
 from dray.documents.worker_registry import WorkerInfo, read_workers
 from dray.job import Job, Outcome, OutcomeKind, State
 from dray.settings import Settings

@@ -86,4 +86,4 @@ def test_the_right_calls_also_run() -> None:
     """As far as a program goes that only declares: annotations and options are read without complaint."""
     space: dict[str, object] = {"__name__": "right"}
     exec(compile((CASES / "right.txt").read_text(), "right.py", "exec", dont_inherit=True), space)
-    assert len(space["app"].tasks) == 12  # type: ignore[attr-defined]
+    assert len(space["app"].tasks) == 14  # type: ignore[attr-defined]

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from walk import Coverage, Mismatch, Script, Side, op, replay, shrink, side, walk
+from walk import Coverage, Mismatch, Options, Script, Side, op, replay, shrink, side, walk
 from walk.generate import WEIGHTS
 from walk.script import show
 
+from dray.broker.durable import MemoWrite
 from dray.broker.memory import MemoryBroker
-from dray.broker.memory.store import JobEntry, JobStore
+from dray.broker.memory.entries import JobEntry
+from dray.broker.memory.store import JobStore, Post
 from dray.broker.verbs import Accepted, Beat, Broker, DocWrite, Filter, Heard, Interest, Ref, Wake
 from dray.errors import DrayError
 from dray.job import Job, Outcome, OutcomeKind, Settled, Taken, Verdict
@@ -38,10 +40,15 @@ def test_every_transition_that_can_happen_does() -> None:
     coverage = Coverage()
     for seed in range(1000, 1400):
         assert walk(seed, MEMORY, MEMORY, coverage=coverage) is None, f"seed {seed}"
+    for seed in range(1400, 1550):
+        options = Options(steps=200, durable=1)
+        assert walk(seed, MEMORY, MEMORY, options=options, coverage=coverage) is None, f"seed {seed}"
     assert coverage.missing() == []
     assert {words[0] for words in coverage.answers} == set(WEIGHTS)
     for verdict in Verdict:
         assert any(words[0] == "settle" and verdict in words for words in coverage.answers), verdict
+    assert ("asleep", "put", "handed over") in coverage.answers
+    assert ("sweep", "withdrawn") in coverage.answers
 
 
 # Brokers that are wrong in one way each.
@@ -132,6 +139,34 @@ class KeepsQuietAboutCancels(MemoryBroker):
         return Heard(heard.opened, heard.epoch, heard.lost)
 
 
+class WritesAnyMemo(MemoryBroker):
+    """A run that is over can still write to the log."""
+
+    async def _memo(self, session: str, writes: Sequence[MemoWrite], now: int | None) -> list[Verdict]:
+        for write in writes:
+            entry = self._store.jobs.get(write.id)
+            if entry is not None and write.position == len(entry.log) and write.run not in entry.runs:
+                entry.log += write.entries
+        return await super()._memo(session, writes, now)
+
+
+class SuspendsWithoutLooking(MemoryBroker):
+    """A job waits for an event that was sent before it was suspended."""
+
+    def _conclude(self, entry: JobEntry, outcome: Outcome, now: int) -> None:
+        mailboxes, entry.mailboxes = entry.mailboxes, {}
+        super()._conclude(entry, outcome, now)
+        entry.mailboxes = mailboxes
+
+
+class ForgetsWhoWaited(MemoryBroker):
+    """A replayed node revives nothing."""
+
+    def _deliver(self, post: Post, now: int) -> None:
+        if post.kind != "revived":
+            super()._deliver(post, now)
+
+
 WRONG: tuple[type[MemoryBroker], ...] = (
     KeyFreedEarly,
     LastComeFirstServed,
@@ -141,6 +176,9 @@ WRONG: tuple[type[MemoryBroker], ...] = (
     NeverBlames,
     OverwritesDocuments,
     KeepsQuietAboutCancels,
+    WritesAnyMemo,
+    SuspendsWithoutLooking,
+    ForgetsWhoWaited,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from by_hand import Hand, Say
 from redis_server import Server, running
 
 from dray import App, Why
+from dray.broker.actions import Ids, Speculate
 from dray.broker.memory import MemoryBroker
-from dray.broker.verbs import Beat, Ids, ProgressReport, Speculate, run_blocking
+from dray.broker.verbs import Beat, ProgressReport, run_blocking
 from dray.documents.worker_registry import ExecutorInfo, WorkerInfo, write_worker
-from dray.job import Job, Progress, Record, State
+from dray.job import Error, Job, Progress, Record, State, Suspension, Undo
 from dray.stats.sketch import Sketch
 from dray.stats.tallies import KIND, Tally, WorkerTallies
 from dray.why import CODES, explain
@@ -355,6 +356,36 @@ def test_groups_take_turns_in_the_position_too() -> None:
     assert jobs_ahead(second, [*many, mine, second]).total() == 3
     urgent = [stands("u", 2000, "a", priority=1), stands("old", 1, task="else"), stands("late", 3000, "b")]
     assert jobs_ahead(mine, [*many, mine, *urgent]) == {"t": 2, "else": 1}
+
+
+def test_reasons_of_durable_jobs() -> None:
+    job = Job(id="j", task="t")
+
+    def why(state: State, what: Suspension | None = None, **fields: Any) -> Why:
+        record = Record(job=job, state=state, created=0, suspended=what, **fields)
+        return run_blocking(explain(One(record), "j"))
+
+    told(why(State.SCHEDULED, Suspension(until=60_000)), "sleeping", "1970-01-01 00:01:00")
+    error = Error("OSError", "down")
+    told(why(State.RETRYING, Suspension(until=9), due=9, error=error), "step_retry", "OSError: down")
+    told(why(State.WAITING, Suspension(events={"go": 0})), "waits_for_event", "event 'go'")
+    told(why(State.WAITING, Suspension(jobs=("a", "b"))), "waits_for_child", "2 jobs that it called: a, b")
+    reason = "changed: something else"
+    told(why(State.WAITING, Suspension(parked=True), reason=reason), "parked", "something else")
+    told(why(State.SCHEDULED, due=9, undo=Undo(State.DEAD, "no")), "undoing", "and then dead: no")
+
+
+class One(MemoryBroker):
+    """A broker with one record, as it stands."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__("one")
+        self._record = record
+
+    async def get(
+        self, ids: Sequence[str], *, watch: str | None = None, now: int | None = None
+    ) -> list[Record | None]:
+        return [self._record]
 
 
 def test_every_reason_has_a_test() -> None:

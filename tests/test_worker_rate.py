@@ -14,7 +14,7 @@ from shell import Shell
 from workshop import at_work, run, until
 
 from dray.app import App
-from dray.broker.verbs import Query
+from dray.broker.actions import Query
 from dray.job import State
 from dray.policy import Rate
 from dray.worker.shared_memory import WorkerRate

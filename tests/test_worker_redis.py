@@ -127,7 +127,12 @@ def test_every_kind_of_task_runs_on_a_server(shop: Shop) -> None:
         assert results[2] != worker.pid
         assert results[3] == 3
         (info,) = shop.app.workers.list()
-        assert info.tasks == ("alone", "nap", "plain", "quick")
+        assert [name for name in info.tasks if not name.startswith("dray.")] == [
+            "alone",
+            "nap",
+            "plain",
+            "quick",
+        ]
     assert shop.app.workers.list() == []
 
 

@@ -21,8 +21,10 @@ from dray.worker.channel import Message
 from dray.worker.executor.executor import Executor
 from dray.worker.run.child_pool import ChildPool
 from dray.worker.run.child_process import spawner
+from dray.worker.run.operations import RunSteps
 from dray.worker.run.outcome import Judge
 from dray.worker.run.perform import OnLoop, Runners
+from dray.worker.run.requests import Request
 from dray.worker.run.run_state import RunState
 from dray.worker.run.threads import Threads
 
@@ -61,6 +63,12 @@ class Host:
 
     def waits(self, live: RunState, begins: bool) -> None:
         self.away.append(begins)
+
+    def open_steps(self, live: RunState) -> RunSteps:
+        raise NotImplementedError("these runs have no steps")
+
+    async def ask(self, live: RunState, request: Request) -> object:
+        raise NotImplementedError("these runs have no steps")
 
 
 def judge_of(app: App) -> Judge:

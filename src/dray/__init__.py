@@ -11,17 +11,20 @@ The rooms, from the ground up. Each imports only from rooms above it in this lis
     settings/                        the settings, their sources and allowed values
     broker/                          where jobs live: the verbs, in memory, on SQLite, on Redis
     documents/ stats/                documents of the broker: workers, queues, repairs; counts, durations
-    context task info                a running job; a task and its calls; the description of a job
+    durable/ context task info       durable steps and their log; a running job; a task; a job described
     client/ why/                     from an app to its broker, blocking and awaited; why a job does not run
     handle                           the handle of a job: result, state, cancel, retry
+    history/                         what happened to jobs, in a SQL database; its search
     admin/                           the parts of an app for operators: jobs, queues, workers, API keys
     schedules/                       cron and interval rules, and the jobs they make
+    flows/                           jobs that wait for each other and pass on their results
     discovery app loading            modules that hold tasks; the app; the app that a command names
     observe/                         metrics in the format of Prometheus
     worker/                          the supervisor, its executors, their runs, the duties
     serve/                           HTTP and gRPC
     testing/                         `app.testing()`, the pytest plugin, the conformance suite
     cli/ demo/                       the command `dray`, and its tour
+    contrib/                         dray inside other frameworks
 """
 
 from __future__ import annotations
@@ -47,17 +50,22 @@ from dray.errors import (
     DuplicateJob,
     EncodeError,
     EnqueueLimited,
+    EventTimeout,
     ForeignStore,
+    HistoryError,
+    HistoryOff,
     InvalidInput,
     InvalidSettings,
     JobCancelled,
     JobError,
     JobFailed,
+    JobFinished,
     JobNotFound,
     JobStopped,
     JobTimeout,
     LastAdminKey,
     LeaseLost,
+    MailboxFull,
     MissingLibrary,
     NewerLayout,
     NewerVersion,
@@ -68,6 +76,8 @@ from dray.errors import (
     ScheduleNotFound,
     SessionLost,
     SettingsWarning,
+    StepFailed,
+    StepUncertain,
     TaskExit,
     TooLarge,
     UnknownDependency,
@@ -82,6 +92,9 @@ if TYPE_CHECKING:
     from dray.broker import Broker, connect
     from dray.codec.payload import Codecs
     from dray.context import Context, Reject, Retry, current
+    from dray.flows.builders import Flow, Node, chain, chord, group
+    from dray.flows.handle import FlowHandle
+    from dray.flows.reading import FlowInfo, FlowState, FlowStatus
     from dray.handle import JobHandle, aas_completed, agather, as_completed, gather
     from dray.info import JobInfo
     from dray.job import State
@@ -111,12 +124,21 @@ __all__ = [
     "DuplicateJob",
     "EncodeError",
     "EnqueueLimited",
+    "EventTimeout",
+    "Flow",
+    "FlowHandle",
+    "FlowInfo",
+    "FlowState",
+    "FlowStatus",
     "ForeignStore",
+    "HistoryError",
+    "HistoryOff",
     "InvalidInput",
     "InvalidSettings",
     "JobCancelled",
     "JobError",
     "JobFailed",
+    "JobFinished",
     "JobHandle",
     "JobInfo",
     "JobNotFound",
@@ -124,10 +146,12 @@ __all__ = [
     "JobTimeout",
     "LastAdminKey",
     "LeaseLost",
+    "MailboxFull",
     "MissingLibrary",
     "NewerLayout",
     "NewerVersion",
     "NoResult",
+    "Node",
     "QueueFull",
     "Reject",
     "ResultGone",
@@ -138,6 +162,8 @@ __all__ = [
     "SessionLost",
     "SettingsWarning",
     "State",
+    "StepFailed",
+    "StepUncertain",
     "Task",
     "TaskExit",
     "TooLarge",
@@ -151,9 +177,12 @@ __all__ = [
     "aas_completed",
     "agather",
     "as_completed",
+    "chain",
+    "chord",
     "connect",
     "current",
     "gather",
+    "group",
 ]
 
 _LAZY = {
@@ -164,6 +193,9 @@ _LAZY = {
     "Codecs": "dray.codec.payload",
     **dict.fromkeys(("Context", "Reject", "Retry", "current"), "dray.context"),
     **dict.fromkeys(("JobHandle", "aas_completed", "agather", "as_completed", "gather"), "dray.handle"),
+    **dict.fromkeys(("Flow", "Node", "chain", "chord", "group"), "dray.flows.builders"),
+    "FlowHandle": "dray.flows.handle",
+    **dict.fromkeys(("FlowInfo", "FlowState", "FlowStatus"), "dray.flows.reading"),
     "JobInfo": "dray.info",
     "ScheduleInfo": "dray.schedules.api",
     "State": "dray.job",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
@@ -11,7 +12,7 @@ from inspect import isasyncgenfunction, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from dray.admin.parts import AppPart, AppParts
+from dray.admin.parts import AppPart
 from dray.broker import Broker
 from dray.broker.verbs import Accepted
 from dray.client.client import Client, opener
@@ -31,6 +32,7 @@ from dray.errors import (
     UnknownTaskWarning,
     near_names,
 )
+from dray.flows.api import FlowMaker
 from dray.handle import JobHandle
 from dray.job import Job, check_name
 from dray.options import Durability, TaskSettings, Using, read_options
@@ -38,7 +40,7 @@ from dray.schedules.decorators import ScheduleDecorators
 from dray.settings import Loaded, Settings, load
 from dray.stats.arrivals import read_arrivals
 from dray.stats.task_stats import Stats, read_stats, with_arrivals
-from dray.task import Call, CoroutineTask, PlainTask, Task, is_async
+from dray.task import BUILT_IN, Call, CallsByName, CoroutineTask, PlainTask, Task, check_complete, is_async
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -64,7 +66,7 @@ class _Unrelated:
     """For type checkers: no parameter is annotated with it, so only a parameter of type Any accepts it."""
 
 
-class App(AppParts, ScheduleDecorators):
+class App(FlowMaker, ScheduleDecorators):
     """Tasks, a broker, and everything that can be done with both.
 
         app = App("shop")                                        # the embedded broker, nothing to install
@@ -89,7 +91,7 @@ class App(AppParts, ScheduleDecorators):
         self.enqueue_middleware_chain: tuple[EnqueueMiddleware, ...] = ()
         self.job_builder = JobBuilder(self)
         self.client = Client(self._opener(), self.settings.broker_url)
-        self.clock: Callable[[], int] = self._broker_time
+        self.clock: Callable[[], int] = lambda: self.client.clock()
         self.declarations = {}
         self._lifespan: Lifespan | None = None
         self.tracing: Tracing | None = None
@@ -150,6 +152,8 @@ class App(AppParts, ScheduleDecorators):
             other = self.tasks[chosen].function
             where = f"{other.__module__}.{getattr(other, '__qualname__', chosen)}"
             raise InvalidInput("name", chosen, f"{where} is a task of this name already: give another name=")
+        if chosen.startswith(BUILT_IN):
+            raise InvalidInput("name", chosen, f"names that begin with {BUILT_IN} are dray's own")
         kind: type[Task[..., Any]] = CoroutineTask if is_async(function) else PlainTask
         task = self.tasks[chosen] = kind(self, chosen, function, settings)
         return task
@@ -214,18 +218,30 @@ class App(AppParts, ScheduleDecorators):
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
         """A call by name, as a value."""
-        return self._call_by_name(name, args, kwargs, {})
+        return self.open_call(name, args, kwargs, {})
+
+    def open_call(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
+    ) -> Call[Any]:
+        """A call by name whose first argument may be left out."""
+        task = self.tasks.get(name)
+        if task is not None:
+            return task.make_call(args, kwargs, options)
+        call = self.call_by_name(name, args, kwargs, options)
+        call.app = self
+        return call
 
     def enqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue by name. A task this process does not know is left to workers that do."""
-        return self.submit(self._call_by_name(name, args, kwargs, {}))
+        return self.submit(self.call_by_name(name, args, kwargs, {}))
 
     async def aenqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return await self.asubmit(self._call_by_name(name, args, kwargs, {}))
+        return await self.asubmit(self.call_by_name(name, args, kwargs, {}))
 
-    def _call_by_name(
+    def call_by_name(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
     ) -> Call[Any]:
+        """A call by name, complete."""
         if isinstance(name, Task):
             name = name.name
         task = self.tasks.get(check_name("task", name))
@@ -242,22 +258,25 @@ class App(AppParts, ScheduleDecorators):
 
     async def _submit(self, link: Link, call: Call[R], *, wait_for_room: bool = True) -> JobHandle[R]:
         """Enqueue one call. `wait_for_room=False`: neither it nor its middleware waits for a full queue."""
+        if not isinstance(call, Call):
+            raise _no_call(call)
         if wait_for_room:
-            return await self._send(link, call)
+            return await self.send(link, call)
         before = _MAY_WAIT.set(False)
         try:
-            return await self._send(link, call)
+            return await self.send(link, call)
         finally:
             _MAY_WAIT.reset(before)
 
-    async def _send(self, link: Link, call: Call[R]) -> JobHandle[R]:
-        if not isinstance(call, Call):
-            raise _no_call(call)
+    def send(self, link: Link, call: Call[R]) -> Coroutine[Any, Any, JobHandle[R]]:
+        """Enqueue one call, through all middleware."""
+        if call.missing:
+            check_complete(call)
         if self.enqueue_middleware_chain:
-            return await send_through(self, link, call)
+            return send_through(self, link, call)
         if self.tracing is not None:
-            return await self.put_one(link, call)
-        return await self._put_one(link, call, None)
+            return self.put_one(link, call)
+        return self._put_one(link, call, None)
 
     async def _enqueue_many(self, link: Link, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Enqueue many calls at once; up to 1,000 are one atomic step. Handles come in the calls' order.
@@ -271,6 +290,7 @@ class App(AppParts, ScheduleDecorators):
         for call in calls:
             if not isinstance(call, Call):
                 raise _no_call(call)
+            check_complete(call)
         if self.enqueue_middleware_chain:
             return await send_many_through(self, link, calls)
         return self.handles_or_raise(await self.put_each(link, calls))
@@ -286,15 +306,11 @@ class App(AppParts, ScheduleDecorators):
             return await self._put_one(link, call, trace | (headers or call.options.get("headers", {})))
 
     async def _put_one(self, link: Link, call: Call[R], headers: dict[str, str] | None) -> JobHandle[R]:
-        job = self.job_builder.build(call, headers)
-        durability = self.job_builder.durability_of(call)
+        job, durability = self.job_builder.outgoing(call, headers)
         if link.batches is None:
-            (accepted,) = await link.broker.put((job,), durability=durability)
+            (accepted,) = await link.put_checked((job,), durability=durability)
         else:
             accepted = await link.batches.put(job, durability)
-        if accepted.verdict == "created":
-            self.client.arrivals.add(job.task, job.queue)
-            return JobHandle(self, job.id, job.task, job.queue, accepted=accepted.state)
         if accepted.verdict in _REFUSED:
             accepted = await self._wait_for_room(link, job, durability, accepted)
         result = self.handle_or_error(job, accepted)
@@ -315,18 +331,25 @@ class App(AppParts, ScheduleDecorators):
     async def _put_each(
         self, link: Link, calls: Sequence[Call[R]], headers: Sequence[dict[str, str]] | None
     ) -> list[JobHandle[R] | Exception]:
-        if headers is None:
-            jobs = [self.job_builder.build(call) for call in calls]
-        else:
-            jobs = [self.job_builder.build(call, sent) for call, sent in zip(calls, headers, strict=True)]
-        full = any(self.job_builder.durability_of(call) == "full" for call in calls)
-        durability: Durability | None = "full" if full else None
-        replies = await link.broker.put(jobs, durability=durability) if jobs else []
+        sent: Sequence[dict[str, str] | None] = headers or [None] * len(calls)
+        built = list(map(self.job_builder.outgoing, calls, sent))
+        jobs = [job for job, _ in built]
+        durability: Durability | None = "full" if "full" in {kept for _, kept in built} else None
+        # Jobs that wait for each other must not do so in a circle: `put` checks that.
+        put = link.broker.put if [job for job in jobs if job.waits_for] else link.put_checked
+        replies = await put(jobs, durability=durability) if jobs else []
         results: list[JobHandle[R] | Exception] = []
+        created = Counter[tuple[str, str]]()
         for job, accepted in zip(jobs, replies, strict=True):
             if accepted.verdict in _REFUSED:
                 accepted = await self._wait_for_room(link, job, durability, accepted)
-            results.append(self.handle_or_error(job, accepted))
+            if accepted.verdict == "created":
+                created[job.task, job.queue] += 1
+                results.append(JobHandle(self, job.id, job.task, job.queue, accepted=accepted.state))
+            else:
+                results.append(self.handle_or_error(job, accepted))
+        for (task, queue), count in created.items():
+            self.client.arrivals.add(task, queue, count=count)
         return results
 
     def handles_or_raise(self, results: Sequence[JobHandle[R] | Exception]) -> list[JobHandle[R]]:
@@ -368,25 +391,24 @@ class App(AppParts, ScheduleDecorators):
                 return refused
 
     def handle_or_error(self, job: Job, accepted: Accepted) -> JobHandle[Any] | Exception:
-        """The handle of a job that was put, or the error of its refusal."""
+        """The handle of a job that was put, which is counted, or the error of its refusal."""
+        if accepted.verdict == "created":
+            self.client.arrivals.add(job.task, job.queue)
+            return JobHandle(self, job.id, job.task, job.queue, accepted=accepted.state)
         if accepted.verdict == "full":
             return QueueFull(job.queue, accepted.max_ready or 0)
         if accepted.verdict == "limited":
             return EnqueueLimited(job.queue, (accepted.retry_after or 0) / 1000)
-        duplicate = accepted.verdict == "duplicate"
-        if not duplicate:
-            self.client.arrivals.add(job.task, job.queue)
-        if duplicate and job.on_duplicate == "raise":
+        if job.on_duplicate == "raise":
             return DuplicateJob(accepted.id)
-        return JobHandle(self, accepted.id, job.task, job.queue, duplicate=duplicate, accepted=accepted.state)
+        return JobHandle(self, accepted.id, job.task, job.queue, duplicate=True, accepted=accepted.state)
 
     # everything else
 
     async def _stats(self, link: Link) -> Stats:
         """Per task: accepted jobs, runs, failures, durations, waits; in total and per worker."""
         await self.client.arrivals.write(link.broker)
-        accepted = await read_arrivals(link.broker)
-        return with_arrivals(await read_stats(link.broker), accepted)
+        return with_arrivals(await read_stats(link.broker), await read_arrivals(link.broker))
 
     stats, astats = sync_and_async(_stats)
 
@@ -401,16 +423,13 @@ class App(AppParts, ScheduleDecorators):
         """The broker's time, in milliseconds since the epoch; tests may have set it."""
         return self.clock()
 
-    def _broker_time(self) -> int:
-        return self.client.clock()
-
     async def connect(self, *, blocking: bool = False) -> Broker:
         """A new broker object, for using its verbs directly."""
         return await self.client.open(blocking)
 
     def use(self, loaded: Loaded) -> None:
         """Switch to other settings, such as those of a command line."""
-        self.client.close()
+        self.close()
         self.loaded, self.settings = loaded, loaded.settings
         self.client = Client(self._opener(), self.settings.broker_url)
         if self.settings.otel and self.tracing is None:
@@ -419,6 +438,8 @@ class App(AppParts, ScheduleDecorators):
     def close(self) -> None:
         """Close all connections. The next call opens new ones."""
         self.client.close()
+        if "history" in vars(self):
+            self.history.close()
 
     def testing(self, *, isolate: bool = False, limit: int = 10_000, raise_errors: bool = False) -> Harness:
         """Run jobs in this process, on a clock that you move: see docs/testing.md."""
@@ -437,22 +458,6 @@ class App(AppParts, ScheduleDecorators):
             return await inner(blocking)
 
         return embedded
-
-
-class CallsByName:
-    """`app.using(...)`: options for calls by name."""
-
-    def __init__(self, app: App, options: dict[str, Any]) -> None:
-        self._app, self._options = app, options
-
-    def enqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return self._app.submit(self._app._call_by_name(name, args, kwargs, self._options))
-
-    async def aenqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return await self._app.asubmit(self._app._call_by_name(name, args, kwargs, self._options))
-
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
-        return self._app._call_by_name(name, args, kwargs, self._options)
 
 
 class _Decorator:

@@ -16,9 +16,11 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from dray.durable.calls import BlockingOperations, Operations, Steps
+from dray.durable.direct import DirectSteps
 from dray.duration import parse_duration
 from dray.errors import DrayError, JobStopped, TaskExit
-from dray.job import Job, Progress, Taken, check_progress_data
+from dray.job import Error, Job, OutcomeKind, Progress, Suspension, Taken, check_progress_data
 
 if TYPE_CHECKING:
     from dray.app import App
@@ -53,6 +55,15 @@ class Running(Protocol):
         """True if blocking here would block the event loop that all jobs share."""
         ...
 
+    def steps(self) -> Steps:
+        """Its durable part, made at the first call."""
+        ...
+
+    @property
+    def replaying(self) -> bool:
+        """It repeats what an earlier run of the job has done."""
+        ...
+
 
 class Retry(TaskExit):
     """Raise it to try the job again after `delay` (seconds, `"5m"`, timedelta), else after its usual backoff.
@@ -74,12 +85,27 @@ class Reject(TaskExit):
         self.reason = reason
 
 
+class EndRun(BaseException):
+    """Raised by dray inside its own tasks: the run ends like this. Let it pass."""
+
+    def __init__(
+        self,
+        kind: OutcomeKind,
+        reason: str | None = None,
+        *,
+        error: Error | None = None,
+        suspend: Suspension | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.kind, self.reason, self.error, self.suspend = kind, reason, error, suspend
+
+
 CURRENT: Final[ContextVar[Running | None]] = ContextVar("dray.current", default=None)
 """The run that this code belongs to; executors, children and tests set it."""
 
 
-class Context:
-    """One run of one job, seen from inside."""
+class Context(Operations):
+    """One run of one job, seen from inside. The durable operations are described in docs/durable.md."""
 
     __slots__ = ("_running",)
 
@@ -158,10 +184,27 @@ class Context:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry job id, task and attempt."""
+        """A logger whose records carry job id, task and attempt; silent while the job replays its steps."""
         job = self._running.taken.job
         extra = {"job": job.id, "task": job.task, "attempt": self._running.taken.attempt}
-        return logging.LoggerAdapter(logging.getLogger(f"dray.task.{job.task}"), extra)
+        return _JobLogger(logging.getLogger(f"dray.task.{job.task}"), extra, self._running)
+
+    @property
+    def blocking(self) -> BlockingOperations:
+        """The durable operations, typed for plain tasks: `ctx.blocking.step(f, x)` is the value itself."""
+        return BlockingOperations(self._running.steps)
+
+    def _steps(self) -> Steps:
+        return self._running.steps()
+
+
+class _JobLogger(logging.LoggerAdapter[logging.Logger]):
+    def __init__(self, logger: logging.Logger, extra: Mapping[str, object], running: Running) -> None:
+        super().__init__(logger, extra)
+        self._running = running
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 (a name of logging)
+        return not self._running.replaying and super().isEnabledFor(level)
 
 
 def current() -> Context:
@@ -189,6 +232,13 @@ class _Detached:
         return nullcontext()
 
     def blocks_loop(self) -> bool:
+        return False
+
+    def steps(self) -> Steps:
+        return DirectSteps(self.app.tasks, self.app.tasks[self.taken.job.task].is_async)
+
+    @property
+    def replaying(self) -> bool:
         return False
 
 

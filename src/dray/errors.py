@@ -18,6 +18,8 @@ DrayError
 │   ├── BrokerReadOnly             no permission to write
 │   ├── ForeignStore               the file or server holds something that is not dray's
 │   └── NewerLayout                the store was written by a newer dray
+├── HistoryError                   the database of the history does not answer, or cannot be used
+│   └── HistoryOff                 there is none: history_url is not set
 ├── SessionLost                    the session's lease ran out; renew it, then go on
 ├── JobError                       about one job
 │   ├── JobFailed                  it is dead; carries the remote error
@@ -28,6 +30,11 @@ DrayError
 │   │   └── NoResult               it succeeded, and results are off: none was ever kept
 │   ├── JobStopped                 inside a task: the job was asked to stop
 │   ├── LeaseLost                  outside a worker: the run is not yours any more
+│   ├── JobFinished                an event was sent to a job that has ended
+│   ├── MailboxFull                a job has not read so many events that it holds no more
+│   ├── EventTimeout               inside a task: an event did not arrive in time
+│   ├── StepFailed                 inside a task: a step failed in an earlier run, with an error unknown here
+│   ├── StepUncertain              inside a task: a step may have run, and must not run twice
 │   └── DuplicateJob               key or id is taken; names the job that has it
 ├── QueueFull                      a bounded queue refused the job
 │   └── EnqueueLimited             a queue takes no more jobs at this rate
@@ -183,6 +190,19 @@ class UnknownTaskWarning(UserWarning):
     """A job was enqueued by a name that looks misspelt."""
 
 
+class HistoryError(DrayError):
+    """The database of the history does not answer, or cannot be used."""
+
+
+class HistoryOff(HistoryError):
+    """There is no history to search."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no history: set history_url to sqlite:///PATH or postgresql://… for workers and here"
+        )
+
+
 class SessionLost(DrayError):
     """The session is unknown to the broker or past its lease."""
 
@@ -256,6 +276,55 @@ class LeaseLost(JobError):
             f"job {job_id} is not held by this token any more: its lease ran out, or it was settled before; "
             "drop what this run came to",
         )
+
+
+class JobFinished(JobError):
+    """The job has ended: it reads no more events."""
+
+    def __init__(self, job_id: str, state: str) -> None:
+        super().__init__(job_id, f"job {job_id} is {state}: it reads no events any more")
+
+
+class MailboxFull(JobError):
+    """The job holds as many unread events of this name as a mailbox can."""
+
+    def __init__(self, job_id: str, event: str, most: int) -> None:
+        super().__init__(
+            job_id, f"job {job_id} has {most:,} events {event!r} that it has not read: it holds no more"
+        )
+        self.event = event
+
+
+class EventTimeout(JobError):
+    """No such event arrived in time. The job remembers that: after a restart the wait raises it again."""
+
+    def __init__(self, job_id: str, event: str) -> None:
+        super().__init__(job_id, f"event {event!r} did not arrive in time for job {job_id}")
+        self.event = event
+
+
+class StepFailed(JobError):
+    """A step has failed for good. `type`, `message` and `traceback` (a text) describe its error.
+
+    Raised instead of an error that another process could not rebuild: its class is not found by its name, or
+    has fields that cannot be stored.
+    """
+
+    def __init__(self, job_id: str, step: str, type: str, message: str, traceback: str = "") -> None:
+        super().__init__(job_id, f"step {step!r} of job {job_id} failed: {type}: {message}")
+        self.step, self.type, self.message, self.traceback = step, type, message, traceback
+
+
+class StepUncertain(JobError):
+    """A step with `at_most_once` began in an earlier run, and its end is not known."""
+
+    def __init__(self, job_id: str, step: str) -> None:
+        super().__init__(
+            job_id,
+            f"step {step!r} of job {job_id} began, and its worker died: it may have run, and is not run "
+            "again (at_most_once); `job.retry()` runs it once more",
+        )
+        self.step = step
 
 
 class QueueFull(DrayError):

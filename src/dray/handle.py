@@ -5,29 +5,41 @@ Every operation exists twice: `job.status()` blocks, `await job.astatus()` is aw
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from dray.broker.verbs import Cancel, Ids, JobAction, Reschedule, Retry
+import msgspec
+from uuid_utils import uuid7
+
+from dray.broker.actions import Cancel, Continue, Ids, JobAction, Reschedule, Retry
+from dray.broker.durable import MAILBOX_MAX, MESSAGE_MAX
 from dray.client.client import Client
 from dray.client.link import Link, forbid_on_worker_loop, while_waiting
 from dray.client.sync_async import sync_and_async
 from dray.client.waiters import Waiter
+from dray.codec.inputs import RESULT_MAX
+from dray.durable.copying import RERUN, RERUN_FROM, entries_before
+from dray.durable.entries import unpack_entry
+from dray.durable.identity import ACCEPT, check_event, difference_of
+from dray.durable.steps import StepInfo, steps_of
 from dray.duration import format_duration, parse_duration
 from dray.errors import (
     DecodeError,
     InvalidInput,
     JobCancelled,
     JobFailed,
+    JobFinished,
     JobNotFound,
     JobTimeout,
+    MailboxFull,
     NoResult,
     ResultGone,
 )
 from dray.info import JobInfo, describe
-from dray.job import Record, State
+from dray.job import Job, Record, State, check_word
 from dray.options import Duration, read_due
+from dray.task import BUILT_IN
 
 if TYPE_CHECKING:
     from dray.app import App
@@ -42,26 +54,17 @@ CLOCK_LAG = 5_000
 """Milliseconds by which the broker's clock, as known here, may be late."""
 
 
-class JobHandle(Generic[R]):
+class JobHandle(msgspec.Struct, Generic[R], eq=False):
     """One job. `R` is the return type of its task."""
 
-    __slots__ = ("accepted", "app", "duplicate", "id", "queue", "task")
-
-    def __init__(
-        self,
-        app: App,
-        id: str,
-        task: str | None = None,
-        queue: str | None = None,
-        *,
-        duplicate: bool = False,
-        accepted: State | None = None,
-    ) -> None:
-        self.app, self.id, self.task, self.queue = app, id, task, queue
-        self.duplicate = duplicate
-        """Its key or id was taken: this is the existing job."""
-        self.accepted = accepted
-        """Its state right after enqueue; None if this handle was made from an id."""
+    app: App
+    id: str
+    task: str | None = None
+    queue: str | None = None
+    duplicate: bool = False
+    """Its key or id was taken: this is the existing job."""
+    accepted: State | None = None
+    """Its state right after enqueue; None if this handle was made from an id."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id}{f' of {self.task}' if self.task else ''}>"
@@ -117,6 +120,62 @@ class JobHandle(Generic[R]):
         if it waits for other jobs, runs, or has finished."""
         return await self._edit(link, Reschedule(read_due(delay, at, self.app.now())))
 
+    async def _send(self, link: Link, event: str, value: object = None, *, id: str | None = None) -> bool:
+        """Send it an event, which `ctx.event` receives; kept until then. False if `id` was sent before.
+
+        Raises `JobFinished`, `JobNotFound`, or `MailboxFull`.
+        """
+        body = self.app.codecs.encode_value(value, limit=MESSAGE_MAX)
+        message = uuid7().hex if id is None else check_word("id", id)
+        sent = await link.broker.send(self.id, check_event(event), message, body)
+        if sent.verdict == "not_found":
+            raise _unknown(self.id)
+        if sent.verdict == "finished":
+            raise JobFinished(self.id, sent.state)
+        if sent.verdict == "full":
+            raise MailboxFull(self.id, event, MAILBOX_MAX)
+        return sent.verdict == "accepted"
+
+    async def _resume(self, link: Link) -> bool:
+        """Go on with a job that is parked because its code has changed. False if it is not parked."""
+        (record,) = await link.broker.get([self.id])
+        if record is None:
+            raise _unknown(self.id)
+        if record.suspended is None or not record.suspended.parked:
+            return False
+        difference = difference_of(record.reason)
+        await link.broker.send(self.id, ACCEPT, uuid7().hex, difference.encode())
+        return await self._edit(link, Continue())
+
+    async def _rerun(
+        self,
+        link: Link,
+        *,
+        step: str | None = None,
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
+    ) -> JobHandle[R]:
+        """Run its call again as a new job, perhaps with other arguments. From `step` on, if one is given: the
+        new job begins with what this one remembers of the steps before. Key and dependencies stay behind."""
+        (record,) = await link.broker.get([self.id])
+        if record is None:
+            raise _unknown(self.id)
+        headers = {**record.job.headers, RERUN: self.id}
+        headers.pop(RERUN_FROM, None)
+        if step is not None:
+            entries_before([unpack_entry(data) for data in await _log(link, self.id)], step)
+            headers[RERUN_FROM] = step
+        job = _repeated(self.app, record.job, headers, args, kwargs)
+        (accepted,) = await link.broker.put([job])
+        result = self.app.handle_or_error(job, accepted)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def _steps(self, link: Link) -> list[StepInfo]:
+        """The steps of a durable job, as its log has them; empty if it has none."""
+        return steps_of(await _log(link, self.id))
+
     async def _why(self, link: Link) -> Why:
         """Why it is in its state, as a sentence and as data."""
         from dray.why import explain
@@ -128,6 +187,10 @@ class JobHandle(Generic[R]):
     cancel, acancel = sync_and_async(_cancel)
     retry, aretry = sync_and_async(_retry)
     reschedule, areschedule = sync_and_async(_reschedule)
+    rerun, arerun = sync_and_async(_rerun)
+    steps, asteps = sync_and_async(_steps)
+    send, asend = sync_and_async(_send)
+    resume, aresume = sync_and_async(_resume)
     why, awhy = sync_and_async(_why)
 
     async def _edit(self, link: Link, action: JobAction) -> bool:
@@ -141,12 +204,48 @@ class JobHandle(Generic[R]):
         return self.app.client
 
 
+async def _log(link: Link, id: str) -> list[bytes]:
+    entries: list[bytes] = []
+    while page := await link.broker.recall(id, len(entries)):
+        entries += page
+    return entries
+
+
+def _repeated(
+    app: App,
+    job: Job,
+    headers: dict[str, str],
+    args: Sequence[object] | None,
+    kwargs: Mapping[str, object] | None,
+) -> Job:
+    payload = job.payload
+    if args is not None or kwargs is not None:
+        payload = app.codecs.encode_call(
+            tuple(args or ()), dict(kwargs or {}), limit=app.settings.max_payload
+        )
+    return msgspec.structs.replace(
+        job,
+        id=f"{job.queue}:{uuid7().hex}",
+        payload=payload,
+        headers=headers,
+        created=0,
+        due=None,
+        key=None,
+        key_ttl=None,
+        once=None,
+        waits_for=(),
+        parent=None,
+        owner=None,
+        node="",
+    )
+
+
 async def _result(link: Link, job: JobHandle[Any], timeout: Timeout) -> Any:
-    record = (await _finished_records(link, [job.id], timeout))[job.id]
+    record = (await finished_records(link, [job.id], timeout))[job.id]
     return outcome_of(job, record)
 
 
-async def _finished_records(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, Record | None]:
+async def finished_records(link: Link, ids: Sequence[str], timeout: Timeout) -> dict[str, Record | None]:
     """The records of jobs once all have finished; JobTimeout names one that has not."""
     deadline = _deadline(link, timeout)
     waiter = Waiter()
@@ -224,6 +323,8 @@ def outcome_of(job: JobHandle[Any], record: Record | None) -> Any:
     if record.result is None:
         raise _no_result(job.app, record)
     task, limit = job.app.tasks.get(record.job.task), job.app.settings.max_result
+    if record.job.task.startswith(BUILT_IN):
+        limit = RESULT_MAX
     try:
         return job.app.codecs.decode_value(
             record.result, Any if task is None else task.hints.returns, limit=limit
@@ -265,7 +366,7 @@ def _failure(record: Record) -> JobFailed:
 
 
 async def _gather(link: Link, jobs: Sequence[JobHandle[Any]], timeout: Timeout, keep: bool) -> list[Any]:
-    records = await _finished_records(link, [job.id for job in jobs], timeout)
+    records = await finished_records(link, [job.id for job in jobs], timeout)
     results: list[Any] = []
     for job in jobs:
         try:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from dray.codec.inputs import HEADER, Reference
 from dray.codec.values import MAX_DEPTH
+from dray.durable.copying import RERUN
 from dray.errors import CodecError
-from dray.job import Error, Progress, Record, State, lone_run
+from dray.job import Error, Progress, Record, State, Suspension, lone_run
 
 if TYPE_CHECKING:
     from dray.app import App
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 DEPTH_MAX: Final = MAX_DEPTH + 10
 """Nesting of containers that is shown: as deep as dray writes, and some levels around it."""
+_NOT_SUSPENDED: Final = Suspension()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
@@ -91,8 +94,23 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """It is running and was asked to stop."""
     run_history: tuple[RunInfo, ...] = ()
     """Its newest runs, oldest first: 20 that have ended, and the current ones."""
+    flow: str | None = None
+    """The flow that it belongs to, or the durable job that called it, ..."""
+    node: str = ""
+    """... and its name in the flow."""
     headers: dict[str, str] = {}
     """Headers that travel with it; a job of a schedule names its `schedule` and `tick`."""
+    sleeps_until: datetime | None = None
+    """While it is suspended: the end of its sleep, the time-out of an event, the next try of a step."""
+    waits_for_events: tuple[str, ...] = ()
+    parked: bool = False
+    """Its code has changed (`reason` says how): `job.resume()` goes on with it."""
+    undoing: bool = False
+    """It has failed or was cancelled, and its undos run before that is its state."""
+    rerun_of: str | None = None
+    """The job that it repeats."""
+    log_entries: int = 0
+    """Entries of its log: `job.steps()` reads them. 0 for a job without durable steps."""
 
 
 def describe(record: Record, app: App) -> JobInfo:
@@ -100,6 +118,7 @@ def describe(record: Record, app: App) -> JobInfo:
     job = record.job
     newest = record.runs[-1] if record.runs else None
     args, kwargs = _call(record, app)
+    suspended = record.suspended or _NOT_SUSPENDED
     return JobInfo(
         id=job.id,
         task=job.task,
@@ -130,11 +149,35 @@ def describe(record: Record, app: App) -> JobInfo:
         group=job.group,
         tags=job.tags,
         description=job.description,
-        waits_for=record.waiting,
+        waits_for=record.waiting or suspended.jobs,
         parent=job.parent,
         cancelling=record.cancel is not None,
         run_history=_run_history(record),
+        flow=job.owner,
+        node=job.node,
         headers=job.headers,
+        sleeps_until=_maybe(suspended.until),
+        waits_for_events=tuple(suspended.events),
+        parked=suspended.parked,
+        undoing=record.undo is not None and not record.state.finished,
+        rerun_of=job.headers.get(RERUN),
+        log_entries=record.memos,
+    )
+
+
+def without_values(info: JobInfo) -> JobInfo:
+    """A job without what a task was given and returned, for those who may not see it."""
+    error = None if info.error is None else Error(info.error.type, "")
+    progress = None if info.progress is None else Progress(info.progress.done, info.progress.total)
+    return msgspec.structs.replace(
+        info,
+        args=None,
+        kwargs=None,
+        result=None,
+        error=error,
+        reason=info.reason if error is None else f"failed: {error.type}",
+        progress=progress,
+        run_history=tuple(msgspec.structs.replace(run, error="") for run in info.run_history),
     )
 
 
@@ -180,9 +223,26 @@ def _maybe(ms: int | None) -> datetime | None:
 
 def _call(record: Record, app: App) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None]:
     try:
-        return app.codecs.decode_call(record.job.payload, limit=app.settings.max_payload)
+        args, kwargs = app.codecs.decode_call(record.job.payload, limit=app.settings.max_payload)
     except CodecError:
         return None, None
+    if record.job.payload[:1] != HEADER:
+        return args, kwargs
+    ids = record.job.waits_for
+    return tuple(_with_ids(one, ids) for one in args), {
+        name: _with_ids(one, ids) for name, one in kwargs.items()
+    }
+
+
+def _with_ids(value: Any, ids: Sequence[str]) -> Any:
+    """References to other jobs by id, instead of by place."""
+    if isinstance(value, Reference):
+        many = isinstance(value.result_of, list)
+        found = [ids[int(one)] for one in value.result_of] if many else ids[int(str(value.result_of))]
+        return Reference(found)
+    if isinstance(value, list):
+        return [_with_ids(one, ids) for one in value]
+    return {name: _with_ids(one, ids) for name, one in value.items()} if type(value) is dict else value
 
 
 def _result(record: Record, app: App) -> Any:

@@ -9,8 +9,12 @@ Times are whole milliseconds since the epoch; lengths of time are whole millisec
                              ▼
                           running ──► succeeded
                              │  ├───► retrying ──(due)──► ready
+                             │  ├───► scheduled or waiting (suspended) ──(woken)──► ready
                              │  └───► dead
      any unfinished state ───┴──────► cancelled
+
+A job with something to undo becomes ready once more before it is dead or cancelled. A finished job is ready
+again after a replay by hand, and waiting again when a job it depends on is replayed (`Job.orphan`).
 """
 
 from __future__ import annotations
@@ -90,6 +94,10 @@ class Move(StrEnum):
     RESCHEDULED = "rescheduled"
     REPLAYED = "replayed"  # retried by hand
     DELETED = "deleted"
+    SUSPENDED = "suspended"  # its run ended to sleep, or to wait for an event or a job
+    WOKEN = "woken"  # what it waited for has come, or is not waited for any longer
+    UNDOING = "undoing"  # it ends, but its undos run first
+    REVIVED = "revived"  # the job whose end had ended it is replayed
 
 
 class Sign(StrEnum):
@@ -125,6 +133,10 @@ TRANSITIONS: Final[dict[Move, dict[State, frozenset[State]]]] = {
         Move.RESCHEDULED: {_S: {_S, _R}, _T: {_T, _R}, _R: {_S, _T, _R}},
         Move.REPLAYED: {_D: {_R}, _C: {_R}, _OK: {_R}, _S: {_R}, _T: {_R}},
         Move.DELETED: {state: {_NONE} for state in (_W, _S, _R, _H, _T, _D, _OK, _C)},
+        Move.SUSPENDED: {_H: {_S, _T, _W, _R}},
+        Move.WOKEN: {_W: {_R}},
+        Move.UNDOING: {state: {_R} for state in (_W, _S, _R, _H, _T)},
+        Move.REVIVED: {state: {_W} for state in (_D, _OK, _C)},
     }.items()
 }
 """All changes of state: `TRANSITIONS[move][before]` is the set of states that may follow."""
@@ -135,7 +147,11 @@ GROUP_MAX: Final = 1000
 
 OnDuplicate = Literal["return", "raise", "replace"]
 Overflow = Literal["raise", "wait", "drop-oldest"]
-Orphan = Literal["cancel", "run", "wait"]
+Orphan = Literal["cancel", "run", "wait", "first", "follow"]
+"""What happens to a waiting job when a dependency ends without success: `cancel` cancels it, `run` counts the
+dependency as done, `wait` waits for a replay. `first` is released by the first success, or when all have
+ended. `follow` is `run`, and when a dependency that is a node (`Job.node`) is replayed, the finished job goes
+back to waiting: the job of a flow."""
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -184,6 +200,12 @@ class Job(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     deadline: int | None = None
     """The longest time until its end, counted from `put` or `due`, whichever is later. Then it is dead: it is
     not retried, and a run is interrupted as by a timeout."""
+    owner: str | None = None
+    """The job that this one works for: the job of its flow, or the durable job that calls it. Its record and
+    result are kept until the owner has ended."""
+    node: str = ""
+    """Its name in the flow `owner`; empty for a job that is in no flow. A node counts in `tally`, is exempt
+    from `max_ready` and `enqueue_rate`, is never dropped or replaced, and its dependants can be revived."""
 
 
 class Error(msgspec.Struct, frozen=True, array_like=True):
@@ -245,6 +267,7 @@ class RunEnd(StrEnum):
     LOST = "lost"  # its worker is gone
     GIVEN_BACK = "given_back"  # its worker stopped in good order
     OVERTAKEN = "overtaken"  # the job's other run finished first
+    SUSPENDED = "suspended"  # it ended to sleep or to wait
 
 
 class PastRun(msgspec.Struct, frozen=True, array_like=True):
@@ -275,6 +298,28 @@ def short_error(error: Error | None) -> str:
     if error is None:
         return ""
     return f"{error.type}: {error.message}".encode()[:RUN_ERROR_MAX].decode(errors="ignore")
+
+
+class Suspension(msgspec.Struct, frozen=True, kw_only=True):
+    """What a suspended job waits for. The first of these to come wakes it."""
+
+    until: int | None = None
+    """The moment at which it is woken in any case: the end of a sleep, or the time-out of an event."""
+    events: dict[str, int] = {}
+    """Names of events, and how many messages of each the run has seen: one more wakes the job."""
+    jobs: tuple[str, ...] = ()
+    """Jobs whose end wakes it: the end of any one, or of the last one if `all_jobs`."""
+    all_jobs: bool = False
+    parked: bool = False
+    """Nothing but `Continue` wakes it: its code has changed."""
+
+
+class Undo(msgspec.Struct, frozen=True, array_like=True):
+    """How a job ends when its undos have run."""
+
+    state: State
+    """Dead or cancelled."""
+    reason: str
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,9 +353,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     started: int | None = None
     finished: int | None = None
     reason: str | None = None
-    """Why it is dead or cancelled."""
+    """Why it is dead, cancelled or parked."""
     result: bytes | None = None
     error: Error | None = None
+    memos: int = 0
+    """Entries of its log (see `Broker.memo`); 0 for a job without durable steps."""
+    replayed: int = 0
+    """The newest run at its last replay by hand: errors remembered by earlier runs do not count any more."""
+    suspended: Suspension | None = None
+    """What it waits for, while it is suspended."""
+    undo: Undo | None = None
+    """It is being undone: its next or current run is an undo run, and then it ends like this."""
+    orphaned_by: str | None = None
+    """The dependency whose end cancelled it: replaying that one revives it."""
 
     @property
     def id(self) -> str:
@@ -335,6 +390,9 @@ class Taken(msgspec.Struct, frozen=True):
     suspect: int = 0
     deadline: int | None = None
     """As in `Record`."""
+    memos: int = 0
+    replayed: int = 0
+    undo: Undo | None = None
 
 
 class Verdict(StrEnum):
@@ -358,6 +416,7 @@ class OutcomeKind(StrEnum):
     CANCELLED = "cancelled"
     GIVE_BACK = "give_back"  # it did not run: same place in line, no retry used
     CRASHED = "crashed"  # the child it ran in is gone
+    SUSPENDED = "suspended"  # it sleeps or waits; no attempt, no crash
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -373,10 +432,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     together: int = 1
     """For `crashed`: the number of jobs in the process that died. Only a crash alone (1) counts."""
+    suspend: Suspension | None = None
+    """For `suspended`: what it waits for. With an `error` it is `retrying`: a step is tried again."""
 
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_GENERATED = re.compile(r"([A-Za-z0-9_.-]{1,128}):[0-9a-f]{32}")
+GENERATED = re.compile(r"([A-Za-z0-9_.-]{1,128}):[0-9a-f]{32}")
 _WORD_MAX = 256
 
 
@@ -408,5 +469,5 @@ def parse_priority(value: object) -> int:
 
 def queue_of(job_id: str) -> str | None:
     """The queue that a generated id names; None for an id given by a client."""
-    match = _GENERATED.fullmatch(job_id)
+    match = GENERATED.fullmatch(job_id)
     return match[1] if match else None

@@ -261,6 +261,8 @@ _ON_DUPLICATE: Final = frozenset(get_args(OnDuplicate))
 _OVERFLOW: Final = frozenset(get_args(Overflow))
 _ORPHAN: Final = frozenset(get_args(Orphan))
 _MANY: Final = 1_000_000_000
+WAITS_MAX: Final = 100_000
+"""Jobs that one job can wait for."""
 
 
 def check_job(job: Job) -> None:
@@ -279,6 +281,18 @@ def check_job(job: Job) -> None:
         check_description(job.description)
     if job.headers or type(job.headers) is not dict:
         check_headers(job.headers)
+    if job.owner is not None or job.node != "":
+        _check_owner(job)
+
+
+def _check_owner(job: Job) -> None:
+    check_word("owner", job.owner)
+    if job.owner == job.id:
+        raise InvalidInput("owner", job.owner, "a job cannot own itself")
+    if job.node != "":
+        check_word("node", job.node)
+        if job.on_duplicate == "replace":
+            raise InvalidInput("on_duplicate", job.on_duplicate, "a node of a flow cannot replace a job")
 
 
 def _check_identity(job: Job) -> None:
@@ -321,8 +335,6 @@ def _check_lengths(job: Job) -> None:
         _whole("deadline", job.deadline, 1, MAX_DURATION)
     if job.once is not None:
         _whole("once", job.once, 1, MAX_DURATION)
-    if job.deadline is not None:
-        _whole("deadline", job.deadline, 1, MAX_DURATION)
     if job.timeout is not None:
         _whole("timeout", job.timeout, 1, MAX_DURATION)
     if job.result_ttl is not None:
@@ -381,7 +393,7 @@ def _check_words(field: str, words: object, at_most: int) -> None:
 
 
 def _check_waits(job: Job) -> None:
-    _check_words("waits_for", job.waits_for, at_most=10_000)
+    _check_words("waits_for", job.waits_for, at_most=WAITS_MAX)
     if job.id in job.waits_for:
         raise InvalidInput("waits_for", job.waits_for, "a job cannot wait for itself")
     if len(set(job.waits_for)) < len(job.waits_for):

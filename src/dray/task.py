@@ -7,7 +7,18 @@ import inspect
 import re
 import string
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    Unpack,
+    get_args,
+    overload,
+)
 
 import msgspec
 
@@ -24,7 +35,12 @@ if TYPE_CHECKING:
     from dray.handle import JobHandle
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+
+
+BUILT_IN: Final = "dray."
+"""The first letters of the names of dray's own tasks."""
 
 
 class Call(msgspec.Struct, Generic[R], eq=False):
@@ -35,6 +51,10 @@ class Call(msgspec.Struct, Generic[R], eq=False):
     kwargs: dict[str, Any] = {}
     options: dict[str, Any] = {}
     """The options of this one call, as `read_options` returns them."""
+    app: Any = None
+    """The app whose task it calls."""
+    missing: str = ""
+    """The parameter that is left out, for the result of an earlier job of a flow."""
 
     def __repr__(self) -> str:
         parts = [repr(value) for value in self.args]
@@ -42,8 +62,20 @@ class Call(msgspec.Struct, Generic[R], eq=False):
         return f"<Call {self.task}({', '.join(parts)})>"
 
 
+def check_complete(call: Call[Any]) -> None:
+    """TypeError if an argument was left out: only a flow fills it."""
+    if call.missing:
+        raise TypeError(
+            f"{call.task}(): missing argument {call.missing!r}: it may be left out only where the result of "
+            "an earlier job of a chain, chord or flow fills it"
+        )
+
+
 class Task(Generic[P, R]):
     """A registered function. Call it like any function, or `enqueue` the call for a worker."""
+
+    built_in: bool = False
+    """It is dray's own: run by every worker, and not seen by middleware."""
 
     def __init__(
         self, app: App, name: str, function: Callable[..., Any], settings: TaskSettings | None = None
@@ -69,6 +101,7 @@ class Task(Generic[P, R]):
             name for name in self.context_parameters if parameters[name].default is inspect.Parameter.empty
         )
         self.hints = Hints.of(function, skip=frozenset(self.context_parameters))
+        self._fitting = self.hints.fitting_types()
         settings = settings or {}
         self.options = read_task_options(name, settings)
         backoff = settings.get("backoff")
@@ -91,17 +124,40 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Have a worker call it; returns as soon as the job is safe in the broker."""
-        return self.app.submit(self.call(*args, **kwargs))
+        return self.app.client.block(self.app.send, self._complete(args, kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return await self.app.asubmit(self.call(*args, **kwargs))
+        return await self.app.client.run(self.app.send, self._complete(args, kwargs))
 
     delay = enqueue
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """The call as a value, to be enqueued later or together with others."""
-        self.hints.check_call(args, kwargs)
+    def _complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
+        """A call with all its arguments."""
+        if kwargs or tuple(map(type, args)) not in self._fitting:
+            self.hints.check_call(args, kwargs)
         return Call(self.name, args, kwargs)
+
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    @overload
+    def call(self: Task[Concatenate[Any, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> Call[R]: ...
+    def call(self, *args: Any, **kwargs: Any) -> Call[R]:
+        """The call as a value, to be enqueued later or together with others.
+
+        In a flow the first argument may be left out, for the result of an earlier job.
+        """
+        return self.make_call(args, kwargs, {})
+
+    def make_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> Call[R]:
+        """The call with options that `read_options` has checked."""
+        try:
+            if kwargs or tuple(map(type, args)) not in self._fitting:
+                self.hints.check_call(args, kwargs)
+        except TypeError:
+            if not self.hints.fits((None, *args), kwargs):
+                raise
+            return Call(self.name, args, kwargs, options, self.app, self.hints.first_parameter)
+        return Call(self.name, args, kwargs, options, self.app)
 
     def using(self, **options: Unpack[Using]) -> Prepared[P, R]:
         """The task with options for one call: `send.using(delay=60, key="welcome:42").enqueue("a@x.org")`."""
@@ -174,19 +230,44 @@ class Prepared(Generic[P, R]):
         self.task, self.options = task, options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return self.task.app.submit(self.call(*args, **kwargs))
+        app = self.task.app
+        return app.client.block(app.send, self._complete(args, kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return await self.task.app.asubmit(self.call(*args, **kwargs))
+        app = self.task.app
+        return await app.client.run(app.send, self._complete(args, kwargs))
 
-    delay = enqueue
-
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def _complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
         self.task.hints.check_call(args, kwargs)
         return Call(self.task.name, args, kwargs, self.options)
 
+    delay = enqueue
+
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    @overload
+    def call(self: Prepared[Concatenate[Any, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> Call[R]: ...
+    def call(self, *args: Any, **kwargs: Any) -> Call[R]:
+        return self.task.make_call(args, kwargs, self.options)
+
     def using(self, **options: Unpack[Using]) -> Prepared[P, R]:
         return Prepared(self.task, read_options(options, self.options))
+
+
+class CallsByName:
+    """`app.using(...)`: options for calls by name."""
+
+    def __init__(self, app: App, options: dict[str, Any]) -> None:
+        self._app, self._options = app, options
+
+    def enqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        return self._app.submit(self._app.call_by_name(name, args, kwargs, self._options))
+
+    async def aenqueue(self, name: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        return await self._app.asubmit(self._app.call_by_name(name, args, kwargs, self._options))
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Call[Any]:
+        return self._app.open_call(name, args, kwargs, self._options)
 
 
 def is_async(function: Callable[..., Any]) -> bool:

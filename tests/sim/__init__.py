@@ -22,22 +22,24 @@ all its runs when told, and all slots and keys must be free. The same seed gives
     ledger.py      the book kept at the broker's door: what each verb did and answered
     moves.py       each event held against what may happen to a job
     bounds.py      pauses, limits, rates         lives.py     what is known of jobs, keys, documents
-    turns.py       whether groups take turns
+    turns.py       whether groups take turns     hand_overs.py   who is given a job in advance
     overseer.py    the eye on one executor: its calls, its replies, its runs
     stage.py       one run from start to reckoning
     explorer.py    `simulate`, `explore`, `shrink`
     calendar.py    a day of schedules, with the same loop and network and another reckoning
+    flows.py       flows of all forms, with the same loop, a network of its own and another reckoning
 
 The invariants, by the names reported. Of the broker: `lost` `ids` `keys` `repeats` (acceptance); `fencing`
-`runs` `outcomes` `completions` `sessions` (validity); `max_running` `rate` `bounds` `pause` `slots`
-(limits); `priority` `order` `turns` `due` `ttl` `take` (order); `budget` (second runs of slow jobs);
+`runs` `outcomes` `completions` `sessions` (validity); `max_running` `rate` `bounds` `pause` `slots` (limits);
+`priority` `order` `turns` `due` `ttl` `take` `hand_over` (order); `budget` (second runs of slow jobs);
 `dependencies` `cancelled` `transitions` `feed` `audit` `documents` `reasons` `stuck` `deadlock` `raised`
 `actor`. Of an executor: `concurrency` (never more runs than slots, less those that wait), `slots` (none is
 lost), `told` (who is to stop is told at once, and hears of it within a second), `runs` (what is taken is
 begun once, or given back), `outcomes` (one for each run, and the right one), `unsettled` (sent until it is
-answered), `repeats` (a take without an answer keeps its number), `sessions` (one that is lost is not used,
-and its runs stop), `stopping` (takes nothing more), `progress` (not of a run that is void). Of a client:
-`watch` (a waiter hears the end, soon and truly), `lost` and `ids` (what enqueue returned is there).
+answered), `repeats` (a take without an answer keeps its number), `hand_over` (an offered take is repeated at
+every queue before the next number), `sessions` (one that is lost is not used, and its runs stop), `stopping`
+(takes nothing more), `progress` (not of a run that is void). Of a client: `watch` (a waiter hears the end,
+soon and truly), `lost` and `ids` (what enqueue returned is there).
 
 What is real: broker, executor with session, listener, watch, reports and judge, runs on the loop, heartbeats
 and duties, app, client, handles. Stand-ins: threads, child processes, the rest of the supervisor. A class in

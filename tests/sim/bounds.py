@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dray.broker.actions import Pause, Resume, Scope, SetLimits
 from dray.broker.rules import limits_after, matches
-from dray.broker.verbs import Filter, Limits, Pause, Resume, Scope, SetLimits
+from dray.broker.verbs import Filter, Limits
 from dray.job import Job, State
 from dray.policy import Rate
 from sim.lives import Life, Violation
@@ -72,6 +73,10 @@ class Bounds:
         ):
             if rate is not None:
                 yield name, Rate.parse(rate)
+
+    def limited(self, job: Job) -> bool:
+        """A pause, a limit or a rate may hold it back."""
+        return self.paused(job) or any(True for _ in self.slots(job)) or any(True for _ in self.rates(job))
 
     def check_start(self, life: Life, running: Iterable[Life], now: int) -> None:
         """The job was started just now: no pause, no limit and no rate forbade it."""

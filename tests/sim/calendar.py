@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from dray.broker.actions import Delete, Ids, Query
 from dray.broker.memory import MemoryBroker
-from dray.broker.verbs import Delete, Ids, Query
 from dray.duration import HOUR, SECOND
 from dray.job import Job
 from dray.schedules.cron import Cron, Every, Rule
@@ -71,6 +71,8 @@ def live_through(seed: int, *, hours: float = 24, rules: int = 500, schedules: t
 
 class _Nobody:
     """Watches the broker without an opinion: everything is checked at the end."""
+
+    def arrived(self, call: Call) -> None: ...
 
     def replied(self, call: Call, reply: Any) -> None: ...
 

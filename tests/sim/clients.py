@@ -6,12 +6,9 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from dray.broker.verbs import (
-    Broker,
+from dray.broker.actions import (
     Cancel,
     Delete,
-    DocWrite,
-    Entry,
     Ids,
     JobAction,
     Pause,
@@ -25,6 +22,7 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
+from dray.broker.verbs import Broker, DocWrite, Entry
 from dray.errors import BrokerAway
 from dray.job import Job, State
 from dray.worker.duties.duties import Duties, Duty, Sweep

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from msgspec import UNSET
 
-from dray.broker.verbs import Beat, DocReply, DocWrite, Entry, Scope
+from dray.broker.actions import Scope
+from dray.broker.verbs import Beat, DocReply, DocWrite, Entry
 from dray.errors import DrayError, InvalidInput, SessionLost
 from dray.job import FINISHED, Move, State, Taken, Verdict
 from dray.policy import Retention
@@ -31,6 +32,7 @@ class Inside(Protocol):
         """State, newest run, valid runs with their sessions."""
         ...
 
+    def handed(self, id: str, run: int) -> tuple[str, int] | None: ...
     def ids(self) -> Iterable[str]: ...
     def has_session(self, name: str) -> bool: ...
     def version(self, kind: str, name: str) -> int | None: ...
@@ -58,6 +60,14 @@ class Ledger(Moves):
         self.feed: dict[str, list[Entry]] = {}
         self.terms: dict[int, str] = {}
         self.opened: Counter[str] = Counter()
+
+    def handed(self, id: str, run: int) -> tuple[str, int] | None:
+        return self.inside.handed(id, run)
+
+    def arrived(self, call: Call) -> None:
+        """A call is about to be served."""
+        if call.verb == "wait":
+            self.hand_overs.offered(call)
 
     # What the broker does
 
@@ -136,7 +146,8 @@ class Ledger(Moves):
                 record = self.sessions.get(call.args[0], SessionRecord())
                 call.notes["repeat"] = call.args[1] <= record.request
                 if call.args[1] > record.request:
-                    record.request, record.granted = call.args[1], []
+                    record.request = call.args[1]
+                    record.granted = self.hand_overs.asked(*call.args[:3])
             case "edit" if isinstance(call.args[0], Scope):
                 self.bounds.set(*call.args)
             case _:
@@ -155,6 +166,8 @@ class Ledger(Moves):
             case "sweep":
                 self._end_lapsed(call)
                 self._prune(now)
+                if call.named["lapse"]:
+                    self.hand_overs.check_withdrawn(now)
             case "put":
                 self._check_put(call, now)
             case "take":
@@ -245,7 +258,8 @@ class Ledger(Moves):
     # take
 
     def _check_take(self, call: Call, now: int) -> None:
-        taken = [self.lives[id] for kind, id, _ in call.effects if kind == Move.TAKEN]
+        took = [(id, run) for kind, id, run in call.effects if kind == Move.TAKEN]
+        taken = [self.lives[id] for id, run in took if self.handed(id, run) is None]
         if taken and call.notes["repeat"]:
             raise Violation("repeats", f"a repeated take (request {call.args[1]}) gave new jobs", taken[0].id)
         if len(taken) > call.args[4]:

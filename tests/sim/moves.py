@@ -8,19 +8,12 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from dray.broker.verbs import (
-    Cancel,
-    Delete,
-    Event,
-    Ids,
-    Reprioritise,
-    Reschedule,
-    Retry,
-    Speculate,
-)
+from dray.broker.actions import Cancel, Delete, Ids, Reprioritise, Reschedule, Retry, Speculate
+from dray.broker.verbs import Event
 from dray.job import FINISHED, GROUP_MAX, TRANSITIONS, Job, Move, Outcome, OutcomeKind, Sign, State
 from dray.worker.duties.speculation import SHARE
 from sim.bounds import Bounds
+from sim.hand_overs import HandOvers
 from sim.lives import Claims, Life, Papers, SessionRecord, Violation
 from sim.script import kills, read_script
 from sim.transport import Call
@@ -39,6 +32,7 @@ class Moves:
         self.papers = Papers()
         self.bounds = Bounds()
         self.turns = Turns()
+        self.hand_overs = HandOvers()
         self.dependants: dict[str, dict[str, None]] = {}
         self.lapsed: dict[str, SessionRecord] = {}
         """The sessions that the current step may end."""
@@ -167,8 +161,15 @@ class Moves:
             raise Violation("due", f"promoted at {now}, due at {life.due}", life.id)
         self._line_up(life, Move.PROMOTED, life.due, now)
 
+    def handed(self, id: str, run: int) -> tuple[str, int] | None:
+        """The session that was given this run in advance, and the request that it answers."""
+        raise NotImplementedError
+
     def _taken(self, call: Call, life: Life, event: Event, now: int) -> None:
         session = call.args[0] if call.verb == "take" and not call.forwarding else ""
+        handed = self.handed(life.id, event.run)
+        if handed is not None:
+            session = handed[0]
         record = self.sessions.get(session)
         if record is None or now >= record.expires:
             raise Violation("sessions", f"taken by {session or call.verb}, which has no lease", life.id)
@@ -184,6 +185,12 @@ class Moves:
             raise Violation("ttl", f"started at {now}, expired at {life.expires}", life.id)
         if not life.may_start():
             raise Violation("dependencies", f"started while they stand at {life.heard}", life.id)
+        if handed is not None:
+            others = [one for one in self.lives.values() if one.state is State.READY and one is not life]
+            mine = [one for one in others if one.job.queue == life.job.queue]
+            if self.bounds.limited(life.job):
+                raise Violation("hand_over", "handed over past a limit or a pause", life.id)
+            self.hand_overs.give(*handed, life, event.run, mine, now)
         call.notes.setdefault("first", {})[life.id] = life.last == 0
         self.runs[life.job.task] += 1
         if life.state is State.RUNNING and life.by_duty:
@@ -191,7 +198,8 @@ class Moves:
         self._move(life, Move.TAKEN, State.RUNNING)
         life.last, life.runs[event.run] = event.run, session
         life.expires, life.offered = None, False
-        record.granted.append((life.id, event.run))
+        if handed is None:
+            record.granted.append((life.id, event.run))
         self.bounds.check_start(life, (other for other in self.lives.values() if other.runs), now)
 
     def _check_budget(self, life: Life) -> None:
@@ -209,6 +217,9 @@ class Moves:
 
     def _ended(self, call: Call, life: Life, event: Event, now: int) -> None:
         """A run ended: its session settled it, or is gone."""
+        if call.verb == "sweep" and self.hand_overs.may_withdraw((life.id, event.run), now):
+            return self._withdrawn(call, life, event, now)
+        self.hand_overs.ended((life.id, event.run))
         outcome = self._outcome(call, life, event)
         if outcome is None:
             return self._abandoned(call, life, event, now)
@@ -301,6 +312,14 @@ class Moves:
             kinds = [Move.DIED]
         if event.kind not in kinds:
             raise Violation("outcomes", f"a lost run was recorded as {event.kind}, not {kinds}", life.id)
+        self._conclude(life, event, None, now)
+
+    def _withdrawn(self, call: Call, life: Life, event: Event, now: int) -> None:
+        """It was handed over and not confirmed: neither a crash nor a reason to be suspect."""
+        self.hand_overs.ended((life.id, event.run))
+        expected = Move.CANCELLED if life.cancel else Move.GIVEN_BACK
+        if event.kind != expected or not call.named["lapse"]:
+            raise Violation("hand_over", f"withdrawn as {event.kind}, not {expected}", life.id)
         self._conclude(life, event, None, now)
 
     def _died(self, call: Call, life: Life, event: Event, now: int) -> None:

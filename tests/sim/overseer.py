@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from dray.broker.verbs import Beat, Heard, Ref
+from dray.broker.verbs import Beat, Heard, Interest, Ref, Wake
 from dray.context import Context, Reject
 from dray.errors import InvalidInput, JobStopped
 from dray.job import Outcome, OutcomeKind, Taken
@@ -41,6 +41,10 @@ class SessionView:
         self.void: dict[Ref, None] = {}
         """Runs that the broker called lost."""
         self.over = False
+        self.handed: dict[Ref, None] = {}
+        """Runs that came with a wake-up."""
+        self.offered: tuple[int, dict[str, None]] = (0, {})
+        """The take that was offered last, and the queues where it was not repeated yet."""
 
 
 class Overseer:
@@ -86,6 +90,8 @@ class Overseer:
         match call.verb:
             case "take":
                 self._takes(*call.args)
+            case "wait":
+                self._offers(call.args[0])
             case "settle":
                 self._settles(*call.args)
             case "renew":
@@ -99,7 +105,10 @@ class Overseer:
 
     def _takes(self, session: str, request: int, queues: object, filter: object, want: int) -> None:
         view = self._view_of(session)
-        if request != view.request:
+        if request > view.offered[0] and view.offered[1]:
+            text = f"take {request}, before {view.offered[0]} was repeated at {list(view.offered[1])}"
+            self.fail("hand_over", text)
+        if request != view.request and want > 0:
             if view.unanswered:
                 self.fail("repeats", f"take {request} although take {view.request} has no answer yet")
             if self.stopping or self._retiring:
@@ -112,6 +121,23 @@ class Overseer:
             elif want + busy < self.concurrency and not self.bounded and self._settled_down():
                 self.fail("slots", f"asked for {want} jobs with {busy} running, {self.concurrency} allowed")
         view.request, view.unanswered = request, True
+
+    def _offers(self, interest: Interest) -> None:
+        """Only an idle executor offers a take, to no more queues than it has slots."""
+        take = interest.next_take
+        if take is None:
+            return
+        view = self._view_of(interest.session or "")
+        number, open_queues = view.offered
+        if take.request > number and open_queues:
+            self.fail("hand_over", f"offers {take.request}, before {number} was repeated at {open_queues}")
+        if take.request <= view.request and not view.unanswered:
+            self.fail("hand_over", f"offers {take.request}, after take {view.request}")
+        if self.stopping or self._retiring or self.active:
+            self.fail("hand_over", f"offers a take with {len(self.active)} runs, or although it is to stop")
+        if len(take.queues) > self.concurrency:
+            self.fail("hand_over", f"offers a take to {len(take.queues)} queues")
+        view.offered = (take.request, {**open_queues, **dict.fromkeys(take.queues)})
 
     def _settled_down(self) -> bool:
         """No run has ended or begun to wait since it counted its slots."""
@@ -144,7 +170,10 @@ class Overseer:
     def hears(self, call: Call, reply: object) -> None:
         match call.verb, reply:
             case "take", list():
+                self._is_repeated(*call.args[:3])
                 self._is_given(call.args[0], reply)
+            case "wait", Wake(taken=taken) if taken:
+                self._is_handed(call.args[0].session, taken)
             case "settle", list():
                 view = self._sessions[call.args[0]]
                 view.answered.update(dict.fromkeys((o.id, o.run) for o in call.args[1]))
@@ -155,15 +184,33 @@ class Overseer:
         if call.verb == "take" and isinstance(error, InvalidInput):
             self._lose(call.args[0])
 
+    def _is_repeated(self, session: str, request: int, queues: Iterable[str]) -> None:
+        view = self._sessions[session]
+        if request != view.offered[0]:
+            view.handed.clear()
+            return
+        for queue in queues:
+            view.offered[1].pop(queue, None)
+
     def _is_given(self, session: str, given: list[Taken]) -> None:
         self._session = session
         view = self._sessions[session]
         view.unanswered = False
         for one in given:
             ref = (one.job.id, one.run)
+            if ref in view.handed:
+                continue  # it came with the wake-up
             if ref in view.answered:
                 self._forget(session, ref)
             view.taken[ref] = None
+
+    def _is_handed(self, session: str, taken: tuple[Taken, ...]) -> None:
+        self._session = session
+        view = self._sessions[session]
+        for ref in ((one.job.id, one.run) for one in taken):
+            if ref in view.answered:
+                self._forget(session, ref)
+            view.handed[ref] = None
 
     def _forget(self, session: str, ref: Ref) -> None:
         """The job was deleted, and another put under its id."""
@@ -228,7 +275,8 @@ class Overseer:
         self._say("begins", live.ref)
         if key in self._started:
             self.fail("runs", f"run {live.ref[1]} was begun twice", live.ref[0])
-        if live.ref not in self._sessions[self._session].taken:
+        view = self._sessions[self._session]
+        if live.ref not in view.taken and live.ref not in view.handed:
             self.fail("runs", f"run {live.ref[1]} was begun, but not taken", live.ref[0])
         if self.stopping:
             self.fail("stopping", f"run {live.ref[1]} was begun although it is to stop", live.ref[0])

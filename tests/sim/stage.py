@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.app import App
-from dray.broker.verbs import Beat, Cancel, Filter, Ids, Limits, Resume, Scope, SetLimits
+from dray.broker.actions import Cancel, Ids, Resume, Scope, SetLimits
+from dray.broker.verbs import Beat, Filter, Limits
 from dray.errors import BrokerAway
 from dray.job import Job, Outcome, OutcomeKind, State
 from dray.options import TaskSettings
@@ -81,6 +82,12 @@ class Inside:
         if kept is None:
             return None
         return kept.state, kept.run, {number: run.session for number, run in kept.runs.items()}
+
+    def handed(self, id: str, run: int) -> tuple[str, int] | None:
+        for name, session in self._world.sessions.items():
+            if (id, run) in session.handed:
+                return name, session.advance[self._world.jobs[id].job.queue][0]
+        return None
 
     def ids(self) -> Iterable[str]:
         return self._world.jobs

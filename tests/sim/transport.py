@@ -14,6 +14,8 @@ from typing import Any, Literal, Protocol
 
 from msgspec import UNSET, UnsetType
 
+from dray.broker.actions import Edited, Ids, JobAction, Query, Scope, ScopeAction
+from dray.broker.durable import MemoWrite, Message, Sent
 from dray.broker.verbs import (
     PAGE_MAX,
     Accepted,
@@ -22,25 +24,19 @@ from dray.broker.verbs import (
     Doc,
     DocReply,
     DocWrite,
-    Edited,
     Feed,
     Filter,
     Heard,
-    Ids,
     Interest,
-    JobAction,
     Page,
-    Query,
     QueueInfo,
     Ref,
-    Scope,
-    ScopeAction,
     Swept,
     Usage,
     Wake,
 )
 from dray.errors import BrokerAway
-from dray.job import Job, Outcome, Record, Settled, Taken
+from dray.job import Job, Outcome, Record, Settled, State, Taken, Verdict
 from dray.policy import Retention
 from sim.lives import Violation
 from sim.loop import Process
@@ -78,8 +74,9 @@ CALL: ContextVar[Call | None] = ContextVar("CALL", default=None)
 
 
 class Watch(Protocol):
-    """Sees the replies of the broker: the ledger."""
+    """Sees the calls and replies of the broker: the ledger."""
 
+    def arrived(self, call: Call) -> None: ...
     def replied(self, call: Call, reply: Any) -> None: ...
     def refused(self, call: Call, error: Exception) -> None: ...
     def failed(self, violation: Violation) -> None: ...
@@ -167,6 +164,7 @@ class Network:
         """One delivery; an error of the broker is an answer like any other."""
         call.delivery += 1
         call.effects, call.notes = [], {}
+        self.watch.arrived(call)
         try:
             answer = await getattr(self.broker, call.verb)(*call.args, **call.named)
         except CutShort:
@@ -227,6 +225,7 @@ class Transport:
     def __init__(self, network: Network, process: Process, witness: Witness | None = None) -> None:
         self.namespace: str = network.broker.namespace
         self.retention: Retention = network.broker.retention
+        self.hands_over: bool = network.broker.hands_over
         self._network = network
         self._process = process
         self._witness = witness
@@ -352,6 +351,28 @@ class Transport:
 
     async def usage(self, job: Job, *, now: int | None = None) -> Usage:
         reply: Usage = await self._call("usage", job)
+        return reply
+
+    async def memo(
+        self, session: str, writes: Sequence[MemoWrite], *, now: int | None = None
+    ) -> list[Verdict]:
+        reply: list[Verdict] = await self._call("memo", session, writes)
+        return reply
+
+    async def recall(self, id: str, position: int = 0, *, limit: int = 1000) -> list[bytes]:
+        reply: list[bytes] = await self._call("recall", id, position, limit=limit)
+        return reply
+
+    async def send(self, id: str, name: str, message: str, body: bytes, *, now: int | None = None) -> Sent:
+        reply: Sent = await self._call("send", id, name, message, body)
+        return reply
+
+    async def mailbox(self, id: str, name: str, after: int = 0, *, limit: int = 100) -> list[Message]:
+        reply: list[Message] = await self._call("mailbox", id, name, after, limit=limit)
+        return reply
+
+    async def tally(self, owner: str, queues: Sequence[str]) -> dict[State, int]:
+        reply: dict[State, int] = await self._call("tally", owner, queues)
         return reply
 
     async def doc(

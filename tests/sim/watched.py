@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from typing import Protocol
 
 from dray.broker.memory import MemoryBroker
@@ -49,6 +50,14 @@ class Watched(MemoryBroker):
         with super()._step(now) as at:
             yield at
         self.step_watch.stepped(CALL.get(), at, self._news_of_feed())
+
+    def _wake_sleepers(self) -> None:
+        """A wake-up takes its time; until it comes, another queue may find the sleeper."""
+        self._changed.notify_all()
+        loop = asyncio.get_running_loop()
+        for sleeper in list(self._sleepers):
+            delay = 0.0 if self.calm else self.dice.uniform(0, self.slow)
+            loop.call_later(delay, sleeper.rouse, context=Context())
 
     def _news_of_feed(self) -> list[Entry]:
         news: list[Entry] = []

@@ -6,6 +6,7 @@ kept as a `Script`: it replays exactly, shrinks to a few calls and prints as Pyt
     script            a call as data, and how scripts are printed
     jobs              random jobs
     known_state       what the reference's replies show of the state
+    durable           random calls of durable jobs
     generate edits    random calls; random changes by hand, and calls that must be refused
     scripted_broker   makes the calls of a script on one broker
     comparison        the part of a reply that must agree

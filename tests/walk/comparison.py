@@ -7,10 +7,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dray.broker.verbs import Doc, DocReply, Heard, Wake
+from dray.broker.verbs import Doc, DocReply, Heard, QueueInfo, Wake
 from dray.errors import DrayError, InvalidInput
-from dray.job import ENVELOPE_VERSION, Job, Record, Taken
+from dray.job import ENVELOPE_VERSION, Job, Record, State, Taken
 from walk.scripted_broker import ScriptedBroker
+
+EXACT = 50
+"""Of more ready jobs a broker may only estimate how old the oldest is."""
 
 
 def comparable(broker: ScriptedBroker, reply: Any) -> Any:
@@ -32,11 +35,15 @@ def comparable(broker: ScriptedBroker, reply: Any) -> Any:
             return [comparable(broker, part) for part in reply]
         case tuple():
             return tuple(comparable(broker, part) for part in reply)
+        case QueueInfo() if reply.counts.get(State.READY, 0) > EXACT:
+            counts = {priority: (count, 0) for priority, (count, _) in reply.ready.items()}
+            return replace(reply, oldest_ready=None, ready=counts)
         case Record() | Taken() if reply.job.version > ENVELOPE_VERSION:
             return replace(reply, job=_readable(reply.job))
-        case {"docs": docs, "records": records, **rest}:
+        case {"docs": docs, "records": records, "queues": queues, **rest}:
             shown = {id: comparable(broker, record) for id, record in records.items()}
-            return {"docs": comparable(broker, docs), "records": shown, **rest}
+            lists = {"docs": comparable(broker, docs), "queues": comparable(broker, queues)}
+            return {"records": shown, **lists, **rest}
         case _:
             return reply
 

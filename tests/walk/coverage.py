@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dray.broker.actions import Edited
 from dray.broker.memory import MemoryBroker
-from dray.broker.memory.store import JobEntry, JobStore
-from dray.broker.verbs import Broker, DocReply, Edited, Swept, Wake
+from dray.broker.memory.entries import JobEntry
+from dray.broker.memory.store import JobStore
+from dray.broker.verbs import Broker, DocReply, Swept, Wake
 from dray.errors import DrayError
 from dray.job import TRANSITIONS, Move, Sign, State
 from dray.policy import Retention
@@ -85,6 +87,8 @@ def _categories(verb: str, args: dict[str, Any], reply: Any) -> Sequence[tuple[s
         case ("wait", Wake() as wake) | ("wait_take", (Wake() as wake, _)):
             told, mail = "told" if wake.told else "", "mail" if wake.finished else ""
             return [(verb, "work" if wake.work else "", told, mail)]
+        case "asleep", (_, _, list(taken)):
+            return [(verb, args["then"].verb, "handed over" if taken else "")]
         case _:
             return [(verb, "some" if reply else "none")]
 

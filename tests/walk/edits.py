@@ -5,12 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from dray.broker.verbs import (
-    Beat,
+from dray.broker.actions import (
     Cancel,
+    Continue,
     Delete,
-    DocWrite,
-    Filter,
     Ids,
     JobAction,
     Pause,
@@ -24,21 +22,26 @@ from dray.broker.verbs import (
     SetLimits,
     Speculate,
 )
-from dray.job import Job, State
+from dray.broker.durable import MemoWrite
+from dray.broker.verbs import Beat, DocWrite, Filter
+from dray.job import Job, Outcome, OutcomeKind, State
 from walk.jobs import GROUPS, HOUR, IDS, KEYS, MINUTE, RATES, TAGS, Jobs
 
 STATES = tuple(state for state in State if state is not State.NOT_FOUND)
 
 
 def edit(rng: Random, jobs: Jobs, known: list[str], now: int) -> dict[str, Any]:
-    if rng.random() < 0.25:
+    if rng.random() < (0.03 if jobs.woven else 0.25):
         task = rng.choice(jobs.tasks) if rng.random() < 0.4 else None
         return {
             "selection": Scope(rng.choice(jobs.queues), task),
             "action": _scope_action(rng, task is not None),
             "dry_run": rng.random() < 0.05,
         }
-    args: dict[str, Any] = {"action": _job_action(rng, now), "dry_run": rng.random() < 0.08}
+    args: dict[str, Any] = {
+        "action": _job_action(rng, now, "durable" in jobs.features),
+        "dry_run": rng.random() < 0.08,
+    }
     if rng.random() < 0.25:
         return args | {"selection": query(rng, jobs, known, now), "limit": rng.choice((2, 1000, 1000))}
     ids = tuple(rng.sample(known, min(len(known), rng.randint(1, 4))))
@@ -47,7 +50,7 @@ def edit(rng: Random, jobs: Jobs, known: list[str], now: int) -> dict[str, Any]:
     return args | {"selection": Ids(ids), "limit": rng.choice((1, 2, 1000, 1000))}
 
 
-def _job_action(rng: Random, now: int) -> JobAction:
+def _job_action(rng: Random, now: int, durable: bool) -> JobAction:
     due = max(0, now + rng.choice((-MINUTE, 0, 1, 700, MINUTE, 3 * HOUR)))
     actions = (
         Cancel("by hand", force=rng.random() < 0.3) if rng.random() < 0.5 else Cancel(),
@@ -56,8 +59,9 @@ def _job_action(rng: Random, now: int) -> JobAction:
         Reschedule(due),
         Reprioritise(rng.choice((0, 5, 9))),
         Speculate(rng.choice((None, 1, 1, 2))),
+        Continue(),
     )
-    return rng.choices(actions, (3, 3, 2, 4, 2, 1))[0]
+    return rng.choices(actions, (3, 3, 2, 4, 2, 1, int(durable)))[0]
 
 
 def _scope_action(rng: Random, of_task: bool) -> ScopeAction:
@@ -108,6 +112,8 @@ def refused(rng: Random, known: list[str]) -> dict[str, Any]:
         Job(id="i", task="t1", queue="q1", waits_for=("nobody", "fine")),
         Job(id="i", task="t1", queue="q1", max_ready=0),
         Job(id="i", task="t1", queue="q1", due=-1),
+        Job(id="i", task="t1", queue="q1", node="n"),
+        Job(id="i", task="t1", queue="q1", owner="i"),
     )
     circle = (Job(id="i", task="t1", waits_for=("j",)), Job(id="j", task="t1", waits_for=("i",)))
     doc = DocWrite(kind="schedule", name="n1", value=b"")
@@ -141,6 +147,13 @@ def refused(rng: Random, known: list[str]) -> dict[str, Any]:
         ("doc", {"kind": "schedule", "name": "n1", "value": b"", "ttl": 0}),
         ("events", {"cursor": {"no spaces": 1}}),
         ("events", {"cursor": {}, "limit": 0}),
+        ("memo", {"session": "s1", "writes": (MemoWrite(id="i", run=0, position=0),)}),
+        ("memo", {"session": "s1", "writes": (MemoWrite(id="i", run=1, position=0),) * 2}),
+        ("send", {"id": "", "name": "go", "message": "m", "body": b""}),
+        ("recall", {"id": "i", "position": -1}),
+        ("mailbox", {"id": "i", "name": "go", "limit": 0}),
+        ("tally", {"owner": "", "queues": ("q1",)}),
+        ("settle", {"session": "s1", "outcomes": (Outcome(id="i", run=1, kind=OutcomeKind.SUSPENDED),)}),
     )
     verb, args = rng.choice(calls)
     return {"call": verb, **args}

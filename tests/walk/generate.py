@@ -9,11 +9,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dray.broker.verbs import Beat, DocWrite, Filter, Ids, Interest, ProgressReport, Speculate
-from dray.job import ENVELOPE_VERSION, Error, Outcome, OutcomeKind, Progress
+from dray.broker.actions import Cancel, Ids, Retry, Speculate
+from dray.broker.verbs import Beat, DocWrite, Filter, Interest, ProgressReport
+from dray.job import ENVELOPE_VERSION, Error, Job, Outcome, OutcomeKind, Progress, State
 from dray.policy import Retention
+from walk import durable
 from walk.edits import edit, query, refused
-from walk.jobs import HOUR, IDS, MINUTE, SECOND, SESSIONS, Jobs
+from walk.jobs import DURABLE, HOUR, IDS, MINUTE, SECOND, SESSIONS, Jobs
 from walk.known_state import KnownState
 from walk.script import START, Op
 
@@ -23,6 +25,8 @@ Args = dict[str, Any]
 KINDS: Final = ("schedule", "worker")
 NAMES: Final = ("n1", "n 2")
 WATCHERS: Final = ("w1", "w2")
+QUIET: Final = "quiet"
+"""A queue in which sessions sleep."""
 
 WEIGHTS: Final = {
     "put": 24,
@@ -40,10 +44,17 @@ WEIGHTS: Final = {
     "docs": 1,
     "events": 2,
     "wait": 3,
+    "asleep": 6,
     "check": 6,
     "refused": 2,
+    "memo": 12,
+    "send": 6,
+    "recall": 1,
+    "mailbox": 2,
+    "tally": 2,
 }
 
+ASLEEP: Final = (State.WAITING, State.SCHEDULED, State.RETRYING)
 PACES: Final = ((70, 27, 2, 0.3, 0.1, 1), (55, 30, 10, 2, 0.7, 2), (40, 20, 25, 10, 3, 2))
 """Weights of pauses: none, milliseconds, seconds, minutes, hours, a step back."""
 
@@ -58,6 +69,8 @@ class Options(msgspec.Struct, frozen=True):
     """The clock may go back a little."""
     floods: float = 0.0003
     """Share of puts with more jobs than a single step handles."""
+    durable: float = 0.4
+    """Share of walks of durable jobs and flows mainly; 0: there are none in the others either."""
 
 
 class Generator:
@@ -65,7 +78,7 @@ class Generator:
 
     def __init__(self, rng: Random, view: KnownState, options: Options) -> None:
         self.rng, self.view, self.options = rng, view, options
-        self.jobs = Jobs(rng)
+        self.jobs = Jobs(rng, options.durable)
         self.now = START
         self.retention = Retention(
             result_ttl=rng.choice((0, MINUTE, HOUR)),
@@ -73,6 +86,10 @@ class Generator:
             done_ttl=rng.choice((10 * SECOND, 10 * MINUTE, 24 * HOUR)),
             dead_ttl=rng.choice((None, 5 * MINUTE)),
         )
+        self.hand_over = True
+        """The brokers hand jobs over to sleepers."""
+        self._awaited: list[str] = []
+        """Jobs for which one of the quiet queue waits."""
         self._pace = rng.choice(PACES)
         self._verbs = list(WEIGHTS)
         self._weights = [weight * rng.choice((0.5, 1, 1, 2)) for weight in WEIGHTS.values()]
@@ -84,19 +101,23 @@ class Generator:
         verb = self._verb(session)
         make: Callable[[str], Args] = getattr(self, f"_{verb}")
         # Work that is there before a take is not there any more before its repetition.
-        repeats = verb != "wait_take" and rng.random() < self.options.repeats
+        repeats = verb not in ("wait_take", "asleep") and rng.random() < self.options.repeats
         return Op(verb, make(session), self.now, 1 + repeats, rng.random() < 0.1)
 
     def _verb(self, session: str) -> str:
         """A random verb, mostly one that is possible now."""
         verb = self.rng.choices(self._verbs, self._weights)[0]
-        if verb == "put" and self._crowded():
+        if verb == "asleep" and not self.hand_over:
+            verb = "put"
+        if verb in ("put", "asleep") and self._crowded():
             verb = "take"
+        if verb in durable.VERBS and not self.jobs.features & DURABLE:
+            verb = "settle"
         if self.rng.random() < 0.1:
             return verb
-        if verb == "settle" and not any(self.view.held.values()):
+        if verb in ("settle", "memo") and not any(self.view.held.values()):
             verb = "take"
-        if verb in ("take", "wait_take") and self.view.alive.get(session, 0) <= self.now:
+        if verb in ("take", "wait_take", "asleep") and self.view.alive.get(session, 0) <= self.now:
             verb = "renew"
         return verb
 
@@ -134,8 +155,10 @@ class Generator:
 
     def _put(self, session: str) -> Args:
         rng = self.rng
-        if rng.random() < self.options.floods:
+        if rng.random() < self.options.floods and "flow" not in self.jobs.features:
             return self._flood()
+        if "flow" in self.jobs.features and rng.random() < 0.3:
+            return {"jobs": self.jobs.flow()}
         often = (1, 20, 20, 20, 20) if self.jobs.everyday else (1, 60, 20, 12, 7)
         size = rng.choices((0, 1, 2, 3, 6), often)[0]
         jobs = [self._job() for _ in range(size)]
@@ -148,7 +171,7 @@ class Generator:
             args["durability"] = rng.choice(("normal", "full"))
         return args
 
-    def _job(self) -> Any:
+    def _job(self) -> Job:
         return self.jobs.new(self.now, list(self.view.ids)[-12:])
 
     def _flood(self) -> Args:
@@ -163,7 +186,7 @@ class Generator:
 
     def _filter(self) -> Filter:
         rng = self.rng
-        if rng.random() < 0.6:
+        if self.jobs.woven or rng.random() < 0.6:
             return Filter()
         return Filter(
             tasks=frozenset(self._some(self.jobs.tasks)) if rng.random() < 0.5 else None,
@@ -204,7 +227,8 @@ class Generator:
     def _outcome(self, id: str) -> Outcome:
         rng = self.rng
         often = (90, 5, 1, 1, 2, 1) if self.jobs.everyday else (8, 9, 3, 2, 3, 3)
-        kind = rng.choices(tuple(OutcomeKind), often)[0]
+        suspended = 14 if "durable" in self.jobs.features else 0
+        kind = rng.choices(tuple(OutcomeKind), (*often, suspended))[0]
         broken = 0.05 if self.jobs.everyday else 0.4
         at = self.now + rng.choice((-5, 0, 100, 5 * SECOND, 5 * MINUTE, HOUR)) if rng.random() < 0.8 else None
         return Outcome(
@@ -218,10 +242,40 @@ class Generator:
             if kind in (OutcomeKind.DEAD, OutcomeKind.CANCELLED)
             else None,
             together=rng.choice((1, 1, 2, 3, 200, 5000)) if kind is OutcomeKind.CRASHED else 1,
+            suspend=durable.suspension(rng, [one for one in self._known() if one != id], self.now)
+            if kind is OutcomeKind.SUSPENDED
+            else None,
         )
 
     def _run(self) -> int:
         return self.rng.choices((-1, -2, 0, 1, 9), (88, 6, 1, 3, 1))[0]
+
+    # durable jobs
+
+    def _memo(self, session: str) -> Args:
+        rng = self.rng
+        holders = [name for name, held in self.view.held.items() if held]
+        if holders and rng.random() < 0.9:
+            session = rng.choice(holders)
+        ids = list(self.view.held.get(session, ())) or self._known()
+        writes = (durable.write(rng, id, self._run(), self._known()) for id in self._some(ids, 2))
+        return {"session": session, "writes": tuple(writes)}
+
+    def _send(self, session: str) -> Args:
+        waiting = [id for id, state in self.view.ids.items() if state in (State.WAITING, State.RUNNING)]
+        ids = waiting if waiting and self.rng.random() < 0.7 else self._known()
+        return durable.message(self.rng, self.rng.choice(ids))
+
+    def _recall(self, session: str) -> Args:
+        position, limit = self.rng.choice((0, 0, 1, 5)), self.rng.choice((1, 2, 1000))
+        return {"id": self.rng.choice(self._known()), "position": position, "limit": limit}
+
+    def _mailbox(self, session: str) -> Args:
+        name, after = self.rng.choice(durable.EVENTS), self.rng.choice((0, 0, 1, 3))
+        return {"id": self.rng.choice(self._known()), "name": name, "after": after}
+
+    def _tally(self, session: str) -> Args:
+        return {"owner": self.rng.choice(self.jobs.owners), "queues": self._some_queues()}
 
     # sessions and upkeep
 
@@ -248,6 +302,8 @@ class Generator:
 
     def _sweep(self, session: str) -> Args:
         limit = self.rng.choices((1000, 1, 2, 5), (8, 1, 1, 1))[0]
+        if self.jobs.features & DURABLE:
+            limit = 1000  # cut off, messages of several queues come in an order that is left open
         return {"limit": limit, "lapse": self.rng.random() < 0.8}
 
     # by hand
@@ -259,6 +315,12 @@ class Generator:
                 "selection": Ids(self._some(held)),
                 "action": Speculate(self.rng.choice((None, None, 1, 2))),
             }
+        if self.jobs.woven and self.rng.random() < 0.2:
+            asleep = [id for id, state in self.view.ids.items() if state in ASLEEP]
+            return {"selection": Ids(self._some(asleep or [*IDS])), "action": Cancel()}
+        ended = [id for id, state in self.view.ids.items() if state.finished]
+        if ended and "flow" in self.jobs.features and self.rng.random() < 0.4:
+            return {"selection": Ids(self._some(ended)), "action": Retry()}
         return edit(self.rng, self.jobs, self._of_one_state(), self.now)
 
     def _of_one_state(self) -> list[str]:
@@ -308,6 +370,44 @@ class Generator:
     def _events(self, session: str) -> Args:
         origin = self.rng.choices(("own", "oldest", "next", "beyond"), (6, 1, 1, 1))[0]
         return {"origin": origin, "limit": self.rng.choice((1, 2, 1000))}
+
+    def _asleep(self, session: str) -> Args:
+        """A call that may make one job of a quiet queue ready, while a session sleeps there."""
+        rng, began = self.rng, self.now
+        verb = rng.choices(("put", "settle", "sweep", "take"), (6, 2, 2, 2))[0]
+        self.now += rng.choice((0, 0, SECOND, 5 * SECOND))
+        args = getattr(self, f"_{verb}")(rng.choice([name for name in SESSIONS if name != session]))
+        if verb == "put":
+            args = {"jobs": (self._quiet_job(),)}
+        elif verb == "settle":
+            args = self._end_of_awaited() or args
+        elif verb == "take":
+            args |= {"queues": (QUIET,), "want": 0, "request": 0}
+        then = Op(verb, args, self.now)
+        self.now, filter = began, self._filter() if rng.random() < 0.1 else Filter()
+        return {"session": session, "request": 0, "queues": (QUIET,), "filter": filter, "then": then}
+
+    def _quiet_job(self) -> Job:
+        rng = self.rng
+        job: Job = self._job()
+        if ":" in job.id:
+            job = replace(job, id=self.jobs.generated(QUIET), queue=QUIET)
+        if rng.random() < 0.7:
+            job = Job(id=job.id, task=rng.choice(self.jobs.tasks), payload=job.payload)
+        held = [id for ids in self.view.held.values() for id in ids]
+        if held and rng.random() < 0.3:
+            self._awaited.append(rng.choice(held))
+            return replace(job, queue=QUIET, waits_for=(self._awaited[-1],))
+        due = rng.choice((None, None, None, self.now + 3 * SECOND))
+        return replace(job, queue=QUIET, due=due)
+
+    def _end_of_awaited(self) -> Args | None:
+        """The success of a job for which one of the quiet queue waits."""
+        held = [(name, id) for name, ids in self.view.held.items() for id in ids if id in self._awaited]
+        if not held:
+            return None
+        session, id = self.rng.choice(held)
+        return {"session": session, "outcomes": (Outcome(id=id, run=-1, kind=OutcomeKind.SUCCEEDED),)}
 
     def _wait(self, session: str) -> Args:
         rng = self.rng

@@ -14,6 +14,8 @@ KEYS: Final = ("k1", "k2", "ключ %_")
 GROUPS: Final = ("g1", "g2", "g'3")
 IDS: Final = ("a", "b", "job one", "x:y")
 SESSIONS: Final = ("s1", "s2", "s3")
+NODES: Final = ("n1", "n[2]")
+ORPHANS: Final = ("cancel", "run", "wait", "cancel", "first", "follow", "follow")
 TAGS: Final = ("red", "blue")
 RATES: Final = ("1/s", "2/s+2", "3/m", "60/m+3", "1/h", "5/d+2")
 SECOND: Final = 1000
@@ -25,6 +27,8 @@ FEATURES: Final = (
     "crashes",
     "deadline",
     "due",
+    "durable",
+    "flow",
     "group",
     "key",
     "key_ttl",
@@ -42,6 +46,9 @@ FEATURES: Final = (
     "version",
     "waits_for",
 )
+DURABLE: Final = frozenset({"durable", "flow"})
+UNHELD: Final = frozenset({"client_id", "crashes", "deadline", "due", "key", "priority", "speculate"})
+"""Features that do not keep a job from starting."""
 EVERYDAY: Final = frozenset({"due", "max_running", "priority", "rate"})
 """Values for which brokers have fast paths."""
 
@@ -52,15 +59,22 @@ class Jobs:
     Some walks are of everyday jobs only, many together: else a broker's short ways would hardly be taken.
     """
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, durable: float) -> None:
         self.rng = rng
-        self.everyday = rng.random() < 0.3
+        self.everyday = rng.random() < 0.3 and durable < 1
         self.features = frozenset(
             f for f in FEATURES if rng.random() < 0.5 and (f in EVERYDAY or not self.everyday)
         )
+        self.woven = not self.everyday and rng.random() < durable
+        """Mainly durable jobs and flows, which little keeps from getting far."""
+        if not durable:
+            self.features -= DURABLE
+        if self.woven:
+            self.features = DURABLE | {"waits_for"} | (self.features & UNHELD)
         self.share = rng.choice((0.15, 0.35, 0.6))
         self.queues = QUEUES[: rng.randint(1, 3)]
         self.tasks = TASKS[: rng.randint(1, 3)]
+        self.owners: list[str] = list(IDS)
         self._count = 0
 
     def generated(self, queue: str, ahead: int = 0) -> str:
@@ -81,12 +95,14 @@ class Jobs:
             fields |= part(now)
         if self._has("waits_for"):
             fields["waits_for"] = self._waits_for(id, known)
-            fields["orphan"] = rng.choice(("cancel", "run", "wait"))
+            fields["orphan"] = rng.choice(ORPHANS if "flow" in self.features else ORPHANS[:3])
             if rng.random() < 0.2:
                 fields["due"] = now + rng.choice((SECOND, 10 * MINUTE))
+        if self._has("flow"):
+            fields |= self._flow(id, known, fields)
         if self._has("version"):
             # What a newer dray wrote is opaque: whether it can be found by these is left open.
-            opaque = dict.fromkeys(("key", "key_ttl", "group", "parent")) | {"tags": ()}
+            opaque = dict.fromkeys(("key", "key_ttl", "group", "parent")) | {"tags": (), "node": ""}
             fields |= opaque | {"version": ENVELOPE_VERSION + 1}
         return Job(**fields)
 
@@ -164,11 +180,33 @@ class Jobs:
         names = self.rng.sample(sorted(every), 2)
         return {name: every[name] for name in names}
 
+    def flow(self) -> tuple[Job, ...]:
+        """The job of a small flow, and its nodes: one waits for the other."""
+        rng, task = self.rng, self.rng.choice(self.tasks)
+        queues = [rng.choice(self.queues) for _ in range(3)]
+        first, last, flow = (self.generated(queue, ahead) for ahead, queue in enumerate(queues, 1))
+        self._count += 3
+        self.owners = [*self.owners, flow][-4:]
+        jobs = (
+            Job(id=flow, task=task, queue=queues[2], waits_for=(last,), orphan="follow"),
+            Job(id=last, task=task, queue=queues[1], waits_for=(first,), owner=flow, node="last"),
+            Job(id=first, task=task, queue=queues[0], owner=flow, node="first"),
+        )
+        return jobs if rng.random() < 0.7 else jobs[::-1]
+
+    def _flow(self, id: str, known: list[str], fields: dict[str, Any]) -> dict[str, Any]:
+        """An owner, and mostly a name in its flow."""
+        rng = self.rng
+        owner = rng.choice([one for one in (*known, *self.owners, *IDS[:2]) if one != id])
+        self.owners = [*self.owners, owner][-4:]
+        node = rng.choice(("", *NODES, *NODES)) if fields.get("on_duplicate") != "replace" else ""
+        return {"owner": owner, "node": node}
+
     def _waits_for(self, id: str, known: list[str]) -> tuple[str, ...]:
         """Ids of existing jobs, and sometimes of one that may be put later."""
         rng = self.rng
         ids = rng.sample(known, min(len(known), rng.randint(0, 2)))
-        if rng.random() < 0.4:
+        if rng.random() < (0.05 if self.woven else 0.4):
             ids.append(self.generated(rng.choice(self.queues), rng.randint(1, 3)))
         if rng.random() < 0.03:
             ids.append(rng.choice(IDS))

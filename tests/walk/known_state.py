@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dray.broker.durable import Sent
 from dray.broker.verbs import Accepted, Beat
 from dray.job import Outcome, Record, State, Taken, Verdict
 
@@ -24,6 +25,8 @@ class KnownState:
                 self._learn_put(reply)
             case ("take", list(taken)) | ("wait_take", (_, list(taken))):
                 self._learn_take(args["session"], taken)
+            case "asleep", (list(first), _, list(taken)):
+                self._learn_take(args["session"], [*first, *taken])
             case "settle", list():
                 self._learn_settle(args["session"], args["outcomes"], reply)
             case "renew", list():
@@ -31,6 +34,8 @@ class KnownState:
             case "release", int():
                 self.alive.pop(args["session"], None)
                 self.held.pop(args["session"], None)
+            case "send", Sent(state=state) if state is not State.NOT_FOUND:
+                self.ids[args["id"]] = state
             case "check", list(records):
                 self._learn_records(records)
             case _:

@@ -15,8 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dray.broker import Broker, connect
+from dray.broker.durable import MemoWrite
 from dray.broker.verbs import run_blocking
 from dray.errors import DrayError, InvalidInput
+from dray.job import Taken, Verdict
 from dray.policy import Retention
 from walk.comparison import comparable, difference
 from walk.coverage import Coverage
@@ -97,6 +99,7 @@ async def _walk(
     generator = Generator(Random(seed), view, options)
     done: list[Op] = []
     async with _player(sides, generator.retention, view, coverage) as player:
+        generator.hand_over = player.hand_over
         for step in _steps(generator, options.steps):
             done.append(step)
             wrong = await player.play(step)
@@ -147,6 +150,7 @@ class _Player:
         self._now = START
         self._runs: dict[str, list[int]] = {}
         self._requests: dict[str, int] = {}
+        self._memos: dict[str, int] = {}
 
     async def open(self, retention: Retention) -> None:
         for side in self.sides:
@@ -154,6 +158,12 @@ class _Player:
             if self.coverage is not None and not self.brokers:
                 self.coverage.watch(broker)
             self.brokers.append(ScriptedBroker(broker, side.blocking))
+
+    @property
+    def hand_over(self) -> bool:
+        """All brokers hand jobs over, and sleep on the loop."""
+        pairs = zip(self.sides, self.brokers, strict=True)
+        return all(one.broker.hands_over and not side.blocking for side, one in pairs)
 
     def mismatch(self, what: str, ops: Sequence[Op], retention: Retention, seed: int | None) -> Mismatch:
         return Mismatch(what, Script(tuple(ops), retention), tuple(side.name for side in self.sides), seed)
@@ -217,15 +227,29 @@ class _Player:
         seen = reply
         if step.verb == "check":
             seen = list(reply["records"].values())
+            self._memos = {record.id: record.memos for record in seen}
         self.view.learn(step.verb, args, step.at, seen)
         if isinstance(reply, DrayError):
             return
+        if step.verb == "asleep":
+            self._requests[args["session"]] = args["request"]
+            self._learn_runs(reply[0])
+            self._learn(args["then"], args["then"].args, reply[1])
+            self._learn_runs(reply[2])
+        if step.verb == "memo":
+            for write, verdict in zip(args["writes"], reply, strict=True):
+                if verdict is Verdict.ACCEPTED:
+                    self._memos[write.id] = write.position + len(write.entries)
         if step.verb in ("take", "wait_take"):
             self._requests[args["session"]] = args["request"]
-            for one in reply if step.verb == "take" else reply[1]:
-                runs = self._runs.setdefault(one.job.id, [])
-                if one.run not in runs:
-                    runs.append(one.run)
+            self._learn_runs(reply if step.verb == "take" else reply[1])
+
+    def _learn_runs(self, taken: Sequence[Taken]) -> None:
+        for one in taken:
+            self._memos[one.job.id] = one.memos
+            runs = self._runs.setdefault(one.job.id, [])
+            if one.run not in runs:
+                runs.append(one.run)
 
     # relative numbers, see script.py
 
@@ -236,6 +260,8 @@ class _Player:
             changed["request"] = last + 1 if args["request"] == 0 else max(1, last + 1 + args["request"])
         if "outcomes" in args:
             changed["outcomes"] = tuple(replace(o, run=self._run(o.id, o.run)) for o in args["outcomes"])
+        if "writes" in args:
+            changed["writes"] = tuple(self._write(write) for write in args["writes"])
         if "blamed" in args:
             changed["blamed"] = tuple((id, self._run(id, run)) for id, run in args["blamed"])
         if "beats" in args:
@@ -243,7 +269,15 @@ class _Player:
                 replace(beat, progress=tuple(replace(r, run=self._run(r.id, r.run)) for r in beat.progress))
                 for beat in args["beats"]
             )
+        if "then" in args:
+            changed["then"] = replace(args["then"], args=self._resolve(args["then"].args))
         return args | changed
+
+    def _write(self, write: MemoWrite) -> MemoWrite:
+        position = write.position
+        if position < 0:
+            position = max(0, self._memos.get(write.id, 0) + 1 + position)
+        return replace(write, run=self._run(write.id, write.run), position=position)
 
     def _run(self, id: str, run: int) -> int:
         if run >= 0:

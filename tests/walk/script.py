@@ -6,6 +6,7 @@ stay meaningful when calls are left out:
 - a run number below 0 is counted from the newest run of that job that the reference has handed out: -1 is
   the newest, -2 the one before;
 - `request` of a take is 0 for the session's next one, -1 for its last one again, -2 for one before that;
+- `position` of a memo below 0 is counted from the end of the log as far as it is known: -1 is the end;
 - `expect_version` below 0 is counted from the newest version of the document that the broker has shown.
 """
 
@@ -25,8 +26,9 @@ START = 1_700_000_000_000
 class Op(msgspec.Struct, frozen=True):
     """One call, made `times` times in a row, as a client does that gets no reply.
 
-    The verbs are those of the broker, and three more: `check` compares all that is visible, `wait_take` asks
-    whether there is work and then takes, `refused` makes a call that must be refused and change nothing.
+    The verbs are those of the broker, and four more: `check` compares all that is visible, `wait_take` asks
+    whether there is work and then takes, `asleep` makes another call while a session sleeps and offers its
+    next take, `refused` makes a call that must be refused and change nothing.
     """
 
     verb: str
@@ -54,6 +56,8 @@ class Script(msgspec.Struct, frozen=True):
         sides = ", ".join(f"side({name!r})" for name in names)
         return (
             "from walk import *\n"
+            "from dray.broker.actions import *\n"
+            "from dray.broker.durable import *\n"
             "from dray.broker.verbs import *\n"
             "from dray.job import *\n\n"
             f"script = Script((\n{lines}), {show(self.retention)})\n"
@@ -71,6 +75,8 @@ def show_op(step: Op) -> str:
 
 def show(value: object) -> str:
     """A value as Python source; structs without fields at their default."""
+    if isinstance(value, Op):
+        return show_op(value)
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.fields(value)
         said = [

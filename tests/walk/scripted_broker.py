@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
-from dray.broker.verbs import Broker, Doc, DocWrite, Edited, Entry, Interest, Query, Swept, run_blocking
-from dray.job import Job, Record
+from dray.broker.actions import Edited, Query
+from dray.broker.memory import MemoryBroker
+from dray.broker.redis.broker import RedisBroker
+from dray.broker.redis.router import command
+from dray.broker.verbs import (
+    Broker,
+    Doc,
+    DocWrite,
+    Entry,
+    Interest,
+    NextTake,
+    Ref,
+    Swept,
+    run_blocking,
+)
+from dray.errors import DrayError
+from dray.job import Job, Record, State, Taken
+from walk.script import Op
 
 T = TypeVar("T")
 Reply = Any
@@ -18,6 +35,7 @@ KINDS: Final = ("schedule", "worker")
 WATCHERS: Final = ("w1", "w2")
 PAGES_MAX: Final = 5000
 NEVER_SEEN: Final = 1 << 40
+SLEEP_MAX: Final = 60.0
 
 
 class RuleBroken(Exception):
@@ -124,6 +142,7 @@ class ScriptedBroker:
                 freed=total.freed + swept.freed,
                 expired=total.expired + swept.expired,
                 pruned=total.pruned + swept.pruned,
+                withdrawn=total.withdrawn + swept.withdrawn,
             )
             if not swept.more:
                 return total
@@ -178,12 +197,63 @@ class ScriptedBroker:
             raise RuleBroken("wait said that there is no work, but there was some to take")
         return wake, taken
 
+    async def _asleep(self, args: Args) -> tuple[list[Taken], Reply, list[Taken]]:
+        """What a session takes; the reply to a call while it sleeps; the run that it was given meanwhile."""
+        session, queues, then = args["session"], args["queues"], args["then"]
+        first = {name: value for name, value in args.items() if name != "then"}
+        # A run that was handed over may come as it was then: its session knows what it wrote since.
+        found = [replace(one, memos=0) for one in await self.run(self.broker.take(want=50, **first))]
+        if (await self.broker.wait(Interest(session=session), 0)).told:
+            return found, await self._tried(then), []  # it would not sleep
+        take = NextTake(args["request"] + 1, queues)
+        interest = Interest(queues=queues, filter=args["filter"], session=session, next_take=take)
+        before = await self._held(session, queues[0])
+        wait = asyncio.ensure_future(self.broker.wait(interest, SLEEP_MAX))
+        await self._until(lambda sleepers: wait.done() or sleepers > 0, queues[0])
+        reply = await self._tried(then)
+        handed = await self._held(session, queues[0]) - before
+        if handed:
+            taken = list((await wait).taken)
+            if {(one.job.id, one.run) for one in taken} != handed:
+                raise RuleBroken(f"{handed} was handed over, but {taken} came with the wake-up")
+            return found, reply, taken
+        wait.cancel()
+        await asyncio.wait([wait])
+        await self._until(lambda sleepers: sleepers == 0, queues[0])
+        return found, reply, []
+
+    async def _tried(self, step: Op) -> Reply:
+        try:
+            return await self.make(step.verb, step.args, step.at, step.clock)
+        except DrayError as error:
+            return error
+
+    async def _held(self, session: str, queue: str) -> set[Ref]:
+        found = await self._find({"query": Query(state=State.RUNNING, queue=queue), "limit": 1000})
+        return {(one.id, run.number) for one in found for run in one.runs if run.session == session}
+
+    async def _until(self, reached: Callable[[int], bool], queue: str) -> None:
+        """Look until the number of registered sleepers is right."""
+        while not reached(await count_sleepers(self.broker, queue)):
+            await asyncio.sleep(0.001)
+
+    # reading what durable jobs have, which knows no `now`
+
+    async def _recall(self, args: Args) -> Reply:
+        return await self.run(self.broker.recall(args["id"], args["position"], limit=args["limit"]))
+
+    async def _mailbox(self, args: Args) -> Reply:
+        return await self.run(self.broker.mailbox(args["id"], args["name"], args["after"]))
+
+    async def _tally(self, args: Args) -> Reply:
+        return await self.run(self.broker.tally(args["owner"], args["queues"]))
+
     # refused calls and the whole state
 
     async def _refused(self, args: Args) -> Reply:
         args = dict(args)
         verb = args.pop("call")
-        if verb == "events":
+        if verb in ("events", "recall", "mailbox", "tally"):
             args.pop("now", None)
         return await self.run(getattr(self.broker, verb)(**args))
 
@@ -201,6 +271,9 @@ class ScriptedBroker:
         return {
             "records": {record.id: record for record in records},
             "queues": await self.run(self.broker.queues(now=now)),
+            "logs": {
+                record.id: await self.run(self.broker.recall(record.id)) for record in records if record.memos
+            },
             "docs": [doc for kind in KINDS for doc in await self.run(self.broker.docs(kind, now=now))],
             "events": flat(entries),
             "mail": [
@@ -215,6 +288,17 @@ class ScriptedBroker:
         feed = await self.run(self.broker.events(None))
         docs = [await self.run(self.broker.docs(kind, now=now)) for kind in KINDS]
         return records, feed, docs, await self.run(self.broker.queues(now=now))
+
+
+async def count_sleepers(broker: Broker, queue: str) -> int:
+    """The sleepers that are registered in a queue and offer a take."""
+    if isinstance(broker, MemoryBroker):
+        return sum(
+            interest is not None and interest.next_take is not None for interest in broker._sleepers.values()
+        )
+    core = cast(RedisBroker, broker)._core
+    key = core.keys.queue(queue) + "sleep"
+    return int(await core.call(command(key, "HLEN", key)))
 
 
 def flat(entries: list[Entry]) -> dict[str, list[Any]]:

@@ -3,6 +3,7 @@
 selection jobs dead  choosing jobs for bulk changes; `app.jobs`; `app.dead`
 queues workers       `app.queues`; `app.workers`
 events               `app.events`: the feed of what happened
+guarantees           `app.guarantees`: durability in force, repairs, losses, clocks
 api_keys             `app.keys`: keys and roles of the server, and its audit log
 held_job suspects    jobs in the hands of external workers, and their outcomes; those whose holder died
 external_session     the session of a stream at the broker

@@ -69,6 +69,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     created: int = 0
     """Milliseconds since the epoch, like `expires`."""
     expires: int | None = None
+    hides_values: bool = False
+    """It may not see arguments, results and errors."""
 
     @property
     def limited(self) -> bool:
@@ -146,8 +148,12 @@ class ApiKeys(AppApi):
         queues: Sequence[str] | None = None,
         tasks: Sequence[str] | None = None,
         expires: Duration | None = None,
+        hides_values: bool = False,
     ) -> NewApiKey:
-        """Make a key. `admin` includes all roles; `queues` and `tasks` limit what it may use."""
+        """Make a key. `admin` includes all roles; `queues` and `tasks` limit what it may use.
+
+        With `hides_values` it does not see arguments, results and errors of jobs.
+        """
         id = secrets.token_hex(6)
         secret = f"dray_{id}_{secrets.token_urlsafe(32)}"
         now = self._app.now()
@@ -160,6 +166,7 @@ class ApiKeys(AppApi):
             tasks=_names("tasks", tasks),
             created=now,
             expires=None if expires is None else now + parse_duration("expires", expires),
+            hides_values=hides_values,
         )
         await self._guard(link)  # first: revoking a key without a mark would leave no trace
         await link.broker.doc(_KIND, id, _encode(key), expect_version=0)

@@ -18,7 +18,7 @@ from dray.admin.selection import (
     check_names,
     ids_of,
 )
-from dray.broker.verbs import Delete, JobAction, Query, Retry
+from dray.broker.actions import Delete, JobAction, Query, Retry
 from dray.client.link import Link
 from dray.client.sync_async import AppApi, sync_and_async
 from dray.duration import parse_duration

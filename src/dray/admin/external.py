@@ -31,6 +31,7 @@ from dray.admin.held_job import (
     not_run,
     read_error,
     succeeded,
+    with_inputs,
 )
 from dray.admin.work_stream import WorkStream
 from dray.broker.verbs import Beat, Broker, Filter, Interest, ProgressReport
@@ -289,7 +290,9 @@ class _Fetch:
     async def _keep(self, taken: list[Taken]) -> list[HeldJob]:
         """The jobs to return; the others are settled."""
         until = moment(self._app.now() + self._token.lease)
-        fitting, outcomes = await self._alone(taken)
+        taken, over = await with_inputs(self._app, self._broker, taken)
+        fitting, outcomes = await self._alone(taken) if taken else ([], [])
+        outcomes += over
         kept, unfit = self._reader.read(fitting)
         if outcomes or unfit:
             await self._broker.settle(self.session, outcomes + unfit)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 from datetime import datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from dray.codec.inputs import HEADER, INPUTS_MAX
+from dray.context import EndRun
 from dray.errors import CodecError, InvalidInput, JobFailed, MissingLibrary
 from dray.job import Error, Job, Outcome, OutcomeKind, Taken
 from dray.policy import Backoff, BackoffFunction, retry_delay
 
 if TYPE_CHECKING:
     from dray.app import App
+    from dray.broker.verbs import Broker
 
 Nack = Literal["retry", "dead", "give_back", "crashed"]
 NACKS: Final = ("retry", "dead", "give_back", "crashed")
@@ -188,6 +192,45 @@ def _backoff(app: App, held: HeldRun) -> Backoff | BackoffFunction:
         return Backoff.parse(held.backoff)
     task = app.tasks.get(held.task)
     return (None if task is None else task.backoff) or Backoff.parse(app.settings.backoff)
+
+
+async def with_inputs(app: App, broker: Broker, taken: list[Taken]) -> tuple[list[Taken], list[Outcome]]:
+    """Nodes of flows with the results of the jobs that they waited for, in a form that any language can read;
+    and the outcomes of those that must not run."""
+    filled = [one for one in taken if one.job.payload[:1] == HEADER]
+    if not filled:
+        return taken, []
+    found = await import_module("dray.flows.inputs").resolve(broker, [one.job for one in filled])
+    kept = {one.job.id: one for one in taken}
+    outcomes = []
+    for one, payload in zip(filled, found, strict=True):
+        if isinstance(payload, EndRun):
+            del kept[one.job.id]
+            outcomes.append(
+                Outcome(
+                    id=one.job.id,
+                    run=one.run,
+                    kind=payload.kind,
+                    error=payload.error,
+                    reason=payload.reason,
+                    suspend=payload.suspend,
+                )
+            )
+        else:
+            args, kwargs = app.codecs.decode_call(payload, limit=app.settings.max_payload)
+            plain_call = app.codecs.encode_call(_shown(args), _shown(kwargs), limit=INPUTS_MAX)
+            job = msgspec.structs.replace(one.job, payload=plain_call)
+            kept[one.job.id] = msgspec.structs.replace(one, job=job)
+    return list(kept.values()), outcomes
+
+
+def _shown(value: Any) -> Any:
+    """Failed inputs as dicts."""
+    if isinstance(value, JobFailed):
+        return {"error": {"job": value.job_id, "type": value.type, "message": value.message}}
+    if isinstance(value, list | tuple):
+        return type(value)(_shown(one) for one in value)
+    return {name: _shown(one) for name, one in value.items()} if type(value) is dict else value
 
 
 def check_nack(how: object, delay: object) -> None:

@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Unpack
 
 from dray.admin.selection import ChangeResult, JobFilter, OnProgress, Selection, change_selected, read_filter
-from dray.broker.verbs import PAGE_MAX, Cancel, Delete, Query, Reschedule, Retry
+from dray.broker.actions import Cancel, Delete, Query, Reschedule, Retry
+from dray.broker.verbs import PAGE_MAX
 from dray.client.link import Link
 from dray.client.sync_async import AppApi, sync_and_async
 from dray.errors import InvalidInput

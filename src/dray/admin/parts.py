@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from dray.admin.dead import Dead
     from dray.admin.events import Events
     from dray.admin.external import External
+    from dray.admin.guarantees import Guarantees
     from dray.admin.jobs import Jobs
     from dray.admin.queues import Queues
     from dray.admin.workers import Workers
+    from dray.history.api import History
 
 T = TypeVar("T")
 
@@ -48,4 +50,6 @@ class AppParts:
     workers: AppPart[Workers] = AppPart("dray.admin.workers:Workers")
     events: AppPart[Events] = AppPart("dray.admin.events:Events")
     keys: AppPart[ApiKeys] = AppPart("dray.admin.api_keys:ApiKeys")
+    history: AppPart[History] = AppPart("dray.history.api:History")
+    guarantees: AppPart[Guarantees] = AppPart("dray.admin.guarantees:Guarantees")
     external: AppPart[External] = AppPart("dray.admin.external:External")

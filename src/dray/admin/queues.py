@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
 from dray.admin.selection import ChangeResult, OnProgress, change_matching, check_names, read_state
-from dray.broker.verbs import Delete, Pause, Query, QueueInfo, Resume, Scope, SetLimits
+from dray.broker.actions import Delete, Pause, Query, Resume, Scope, SetLimits
+from dray.broker.verbs import QueueInfo
 from dray.client.link import Link
 from dray.client.sync_async import AppApi, sync_and_async
 from dray.documents.queue_state import check_dedicated, dedicate, read_queues

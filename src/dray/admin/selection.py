@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from dray.broker.verbs import PAGE_MAX, Broker, Ids, JobAction, Query
+from dray.broker.actions import Ids, JobAction, Query
+from dray.broker.verbs import PAGE_MAX, Broker
 from dray.client.link import Link
 from dray.duration import parse_duration
 from dray.errors import InvalidInput

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from dray.admin import suspects
 from dray.admin.external_session import SETTLE_STEP, ExternalSession
-from dray.admin.held_job import HeldRun, JobReader, give_back, held_job, held_run
+from dray.admin.held_job import HeldRun, JobReader, give_back, held_job, held_run, with_inputs
 from dray.admin.work_news import Settlement, StopOrder, WorkNews
 from dray.broker.verbs import Filter, Interest, Ref
 from dray.errors import BrokerError, LeaseLost, SessionLost
@@ -255,6 +255,10 @@ class WorkLoop:
 
     async def _accept(self, taken: list[Taken]) -> None:
         """Pass jobs on; what does not fit, or must wait for its turn to be alone, goes back."""
+        taken, over = await with_inputs(self._app, self._session.broker, taken)
+        self._settle_later(over)
+        if not taken:
+            return
         first, crash = taken[0], None
         if first.suspect and not self._held:
             chosen, others = [first], taken[1:]

@@ -10,8 +10,9 @@ from typing import Final, Literal
 import msgspec
 
 from dray.app import App
+from dray.broker.actions import Query
 from dray.broker.repairs import INTERRUPTED, describe
-from dray.broker.verbs import PAGE_MAX, Query, QueueInfo
+from dray.broker.verbs import PAGE_MAX, QueueInfo
 from dray.cli.output import counted, now_ms, rough
 from dray.client.link import Link
 from dray.documents.data_loss import read_store_identity

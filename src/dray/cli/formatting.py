@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dray.broker.verbs import Limits, Pause, QueueInfo
+from dray.broker.actions import Pause
+from dray.broker.verbs import Limits, QueueInfo
 from dray.cli.output import age, brief, counted, moment_of, one_line, plain, stamp
 from dray.documents.queue_state import is_dedicated
 from dray.documents.worker_registry import SKEWED, WorkerInfo, describe_skew
@@ -47,6 +48,10 @@ def _note(info: JobInfo) -> str:
         return f"due {age(info.due_at)}{why}"
     if info.progress is not None:
         return _progress(info.progress)
+    if info.parked:
+        return f"parked, {info.reason}"
+    if info.waits_for_events:
+        return f"waits for event {', '.join(info.waits_for_events)}"
     if info.status is State.WAITING:
         return f"waits for {counted(len(info.waits_for), 'job', 'jobs')}"
     return info.reason or info.description
@@ -71,7 +76,7 @@ def job_fields(info: JobInfo) -> list[tuple[str, str]]:
         ("id", info.id),
         ("task", info.task),
         ("call", _call(info)),
-        ("status", f"{info.status}{' (asked to stop)' if info.cancelling else ''}"),
+        ("status", f"{info.status}{_status_note(info)}"),
         ("reason", info.reason or ""),
         ("queue", info.queue),
         ("priority", str(info.priority)),
@@ -87,6 +92,10 @@ def job_fields(info: JobInfo) -> list[tuple[str, str]]:
         ("worker", info.worker or ""),
         ("progress", "" if info.progress is None else _progress(info.progress)),
         ("waits for", ", ".join(info.waits_for)),
+        ("awaits event", ", ".join(info.waits_for_events)),
+        ("sleeps until", stamp(info.sleeps_until)),
+        ("rerun of", info.rerun_of or ""),
+        ("flow", f"{info.flow}, node {info.node}" if info.node else info.flow or ""),
         ("schedule", _schedule(info)),
         ("parent", info.parent or ""),
         ("key", info.key or ""),
@@ -103,6 +112,11 @@ def job_fields(info: JobInfo) -> list[tuple[str, str]]:
         ("runs", "\n".join(map(_run, info.run_history))),
     ]
     return [(name, value) for name, value in fields if value]
+
+
+def _status_note(info: JobInfo) -> str:
+    notes = {"asked to stop": info.cancelling, "parked": info.parked, "being undone": info.undoing}
+    return "".join(f" ({note})" for note, holds in notes.items() if holds)
 
 
 def _schedule(info: JobInfo) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from dray.cli.durable import continue_command, rerun_command, say_steps, with_steps
 from dray.cli.formatting import JOB_TITLES, job_fields, job_row
 from dray.cli.job_selection import (
     Change,
@@ -31,7 +32,7 @@ from dray.job import check_word
 
 @click.group("jobs", cls=CommandGroup)
 def jobs_command() -> None:
-    """List, show, cancel, retry, reschedule and delete jobs."""
+    """List, show, cancel, retry, rerun, reschedule and delete jobs."""
 
 
 @jobs_command.command("ls")
@@ -83,12 +84,15 @@ def show(ids: tuple[str, ...]) -> None:
         except JobNotFound:
             raise unknown_job(app, id) from None
     if wants_json():
-        say_json(infos[0] if len(infos) == 1 else infos)
+        shown = [with_steps(app, info) for info in infos]
+        say_json(shown[0] if len(shown) == 1 else shown)
         return
     for place, info in enumerate(infos):
         if place:
             say("")
         say_fields(job_fields(info))
+        if info.log_entries:
+            say_steps(app, info.id)
 
 
 def _change(verb: str, ids: tuple[str, ...], given: dict[str, Any], **more: Any) -> int:
@@ -170,6 +174,10 @@ def reschedule(ids: tuple[str, ...], delay: str | None, at: str | None, **given:
     if (delay is None) == (at is None):
         raise click.UsageError("when? Give either --delay or --at")
     return _change("reschedule", ids, given, delay=delay, at=None if at is None else read_time(at))
+
+
+jobs_command.add_command(continue_command)
+jobs_command.add_command(rerun_command)
 
 
 @click.command("why")

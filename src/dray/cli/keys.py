@@ -36,13 +36,20 @@ def keys_command() -> None:
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue; may be repeated.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task; may be repeated.")
 @click.option("--expires", metavar="DURATION", help="Good for this long; by default until it is revoked.")
+@click.option("--hide-values", is_flag=True, help="It does not see arguments, results and errors of jobs.")
 @common_options
 def create(
-    name: str, roles: tuple[str, ...], queues: tuple[str, ...], tasks: tuple[str, ...], expires: str | None
+    name: str,
+    roles: tuple[str, ...],
+    queues: tuple[str, ...],
+    tasks: tuple[str, ...],
+    expires: str | None,
+    hide_values: bool,
 ) -> None:
     """Make a key and print it. It is not to be had again: only its hash is kept."""
     app = open_store(must_exist=False)
-    made = app.keys.create(name, roles, queues=queues or None, tasks=tasks or None, expires=expires)
+    limits = {"queues": queues or None, "tasks": tasks or None}
+    made = app.keys.create(name, roles, expires=expires, hides_values=hide_values, **limits)
     app.keys.record(_user(), "keys create", f"{name} ({made.key.id})")
     if wants_json():
         say_json(_key_json(made.key) | {"secret": made.secret})

@@ -29,7 +29,7 @@ PROTO: Final = Path(__file__).parents[1] / "serve" / "proto" / "dray" / "v1" / "
 )
 @target_options
 def server_command(proto: bool, insecure: bool, **given: Any) -> int:
-    """Serve the HTTP API and, where `dray[grpc]` is installed, gRPC.
+    """Serve the HTTP API, the dashboard at / and, where `dray[grpc]` is installed, gRPC.
 
     On loopback it is open to everybody on this machine until there is a key (`dray keys`), and never again
     without; any other address needs keys. SIGTERM or Ctrl-C finishes the requests at hand and ends streams; a

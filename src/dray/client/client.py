@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dray.broker import Broker, connect
-from dray.broker.verbs import run_blocking
+from dray.broker.blocking import run_blocking, suspended
 from dray.client.link import Link, LoopLink, SharedBroker, ThreadLink
 from dray.client.waiters import ThreadWaiters
 from dray.errors import BrokerAway, DrayError, InvalidInput
@@ -124,7 +124,13 @@ class Client:
     ) -> T:
         """Run an operation to its end in the calling thread."""
         link = self.thread_link()  # held meanwhile: a `close` in another thread drops the client's reference
-        return run_blocking(operation(link, *args, **kwargs))
+        running = operation(link, *args, **kwargs)
+        try:
+            running.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        raise suspended(running)
 
     async def run(
         self,

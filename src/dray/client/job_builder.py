@@ -10,6 +10,7 @@ from uuid_utils import uuid7
 from dray.context import CURRENT
 from dray.job import Job
 from dray.options import CALL_OPTIONS, TASK_OPTIONS, Durability, TaskOptions
+from dray.policy import check_job
 from dray.settings import Settings
 from dray.task import Call, Task
 
@@ -30,54 +31,81 @@ _CALL_FIELDS: Final = {
 class _Basis(msgspec.Struct, frozen=True):
     """The part of a task's jobs that is the same for every call."""
 
-    task: Task[..., Any] | None
     settings: Settings
     queue: str
     codec: str
     durability: Durability | None
     keyed: bool
     """`rate_key` or `running_key` are filled from the arguments."""
+    known: bool
+    """The task is known, and so its name is valid."""
     fields: dict[str, Any]
-    """The fields of the job that differ from a job's defaults."""
+    """The fields of the job that differ from a job's defaults; valid together."""
 
 
 class JobBuilder:
-    """Makes jobs of an app's calls."""
+    """Makes jobs of an app's calls. They are valid: no broker has to check them again."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._bases: dict[str | None, _Basis] = {}
+        self._bases: dict[Task[..., Any] | None, _Basis] = {}
 
     def queue_of(self, call: Call[Any]) -> str:
         queue: str = call.options.get("queue") or self._basis(call).queue
         return queue
 
-    def durability_of(self, call: Call[Any]) -> Durability | None:
-        chosen: Durability | None = call.options.get("durability")
-        return chosen or self._basis(call).durability
+    def build(
+        self, call: Call[Any], headers: dict[str, str] | None = None, *, incomplete: bool = False
+    ) -> Job:
+        """The job of a call; see `outgoing`."""
+        return self.outgoing(call, headers, incomplete=incomplete)[0]
 
-    def build(self, call: Call[Any], headers: dict[str, str] | None = None) -> Job:
-        """The job of a call; `headers` are sent instead of the call's own."""
-        basis = self._basis(call)
-        fields, queue = basis.fields, basis.queue
-        if call.options or headers is not None or basis.keyed or CURRENT.get() is not None:
-            fields = self._fields(call, basis, headers)
-            queue = fields.get("queue", "default")
-        job_id = fields.pop("id") if "id" in fields else f"{queue}:{uuid7().hex}"
+    def outgoing(
+        self, call: Call[Any], headers: dict[str, str] | None = None, *, incomplete: bool = False
+    ) -> tuple[Job, Durability | None]:
+        """The job of a call, and its durability; `headers` are sent instead of the call's own. `incomplete`:
+        some arguments are only known when it runs; the caller sets the keys."""
+        basis = self._bases.get(self._app.tasks.get(call.task))
+        if basis is None or basis.settings is not self._app.settings:
+            basis = self._basis(call)
+        codec = basis.codec
+        if incomplete and codec == "protobuf":  # it holds one message, which is not there yet
+            codec = "msgpack"
         payload = self._app.codecs.encode_call(
-            call.args, call.kwargs, codec=basis.codec, limit=basis.settings.max_payload
+            call.args, call.kwargs, codec=codec, limit=basis.settings.max_payload
         )
-        return Job(id=job_id, task=call.task, payload=payload, **fields)
+        if call.options or headers is not None or basis.keyed or CURRENT.get() is not None:
+            return self._build_special(call, basis, headers, payload, incomplete)
+        job = Job(id=f"{basis.queue}:{uuid7().hex}", task=call.task, payload=payload, **basis.fields)
+        if not basis.known:
+            check_job(job)
+        return job, basis.durability
+
+    def _build_special(
+        self,
+        call: Call[Any],
+        basis: _Basis,
+        headers: dict[str, str] | None,
+        payload: bytes,
+        incomplete: bool,
+    ) -> tuple[Job, Durability | None]:
+        """The job of a call with options, headers, keys or a parent of its own."""
+        fields = self._fields(call, basis, headers, incomplete)
+        job_id = fields.pop("id", None) or f"{fields.get('queue', 'default')}:{uuid7().hex}"
+        job = Job(id=job_id, task=call.task, payload=payload, **fields)
+        check_job(job)
+        return job, call.options.get("durability") or basis.durability
 
     def _basis(self, call: Call[Any]) -> _Basis:
         task, settings = self._app.tasks.get(call.task), self._app.settings
-        name = None if task is None else call.task
-        basis = self._bases.get(name)
-        if basis is None or basis.task is not task or basis.settings is not settings:
-            basis = self._bases[name] = _basis_of(task, settings)
+        basis = self._bases.get(task)
+        if basis is None or basis.settings is not settings:
+            basis = self._bases[task] = _basis_of(task, settings)
         return basis
 
-    def _fields(self, call: Call[Any], basis: _Basis, headers: dict[str, str] | None) -> dict[str, Any]:
+    def _fields(
+        self, call: Call[Any], basis: _Basis, headers: dict[str, str] | None, incomplete: bool
+    ) -> dict[str, Any]:
         options, fields = call.options, dict(basis.fields)
         for name, value in options.items():
             if name in _CALL_FIELDS:
@@ -92,8 +120,9 @@ class JobBuilder:
             fields["description"] = basis.fields.get("description", "")
         if headers is not None:
             fields["headers"] = headers
-        if basis.task is not None and basis.keyed:
-            fields["rate_key"], fields["running_key"] = basis.task.keys(call.args, call.kwargs)
+        if basis.keyed and not incomplete:
+            task = self._app.tasks[call.task]
+            fields["rate_key"], fields["running_key"] = task.keys(call.args, call.kwargs)
         running = CURRENT.get()
         if running is not None:
             fields["parent"] = running.taken.job.id
@@ -108,16 +137,16 @@ def _basis_of(task: Task[..., Any] | None, settings: Settings) -> _Basis:
     for name in ("retries", "max_crashes"):
         if fields[name] is None:
             fields[name] = getattr(settings, name)
+    differing = {
+        name: value for name, value in fields.items() if value is not None and value != _JOB_DEFAULTS[name]
+    }
+    check_job(Job(id="sample", task="sample", payload=b"", **differing))
     return _Basis(
-        task=task,
         settings=settings,
         queue=options.queue or "default",
         codec=options.codec or settings.codec,
         durability=options.durability or ("full" if settings.durability == "full" else None),
         keyed=options.rate_key is not None or options.running_key is not None,
-        fields={
-            name: value
-            for name, value in fields.items()
-            if value is not None and value != _JOB_DEFAULTS[name]
-        },
+        known=task is not None,
+        fields=differing,
     )

@@ -8,8 +8,9 @@ import time
 import weakref
 from typing import Protocol
 
+from dray.broker.base import BaseBroker
 from dray.broker.verbs import Broker, run_blocking
-from dray.client.put_batches import PutBatches
+from dray.client.put_batches import PutBatches, PutChecked
 from dray.client.waiters import LoopWaiters, ThreadWaiters, Waiters
 from dray.context import CURRENT
 from dray.errors import DrayError, WouldBlock
@@ -19,6 +20,8 @@ class Link(Protocol):
     """A broker, with the sleeping, clock and waiters that go with it."""
 
     broker: Broker
+    put_checked: PutChecked
+    """Puts jobs of the job builder, which are valid."""
     blocking: bool
     """There is no event loop: nothing may suspend."""
     batches: PutBatches | None
@@ -51,6 +54,7 @@ class ThreadLink:
     def __init__(self, opened: SharedBroker, waiters: ThreadWaiters, process: object) -> None:
         self._opened, self.waiters, self.process = opened, waiters, process
         self.broker, self.close = opened.broker, opened.close
+        self.put_checked = _put_checked(opened.broker)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 (there is no loop here)
@@ -66,7 +70,8 @@ class LoopLink:
 
     def __init__(self, broker: Broker, process: object) -> None:
         self.broker, self.waiters, self.process = broker, LoopWaiters(), process
-        self.batches: PutBatches | None = PutBatches(broker)
+        self.put_checked = _put_checked(broker)
+        self.batches: PutBatches | None = PutBatches(self.put_checked)
         self.close = weakref.finalize(self, _close, broker)
 
     async def sleep(self, seconds: float) -> None:
@@ -74,6 +79,11 @@ class LoopLink:
 
     def time(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _put_checked(broker: Broker) -> PutChecked:
+    """A broker object that only has the verbs, as a proxy does, checks the jobs once more."""
+    return broker.put_checked if isinstance(broker, BaseBroker) else broker.put
 
 
 def _close(broker: Broker) -> None:

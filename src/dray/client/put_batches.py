@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from dray.broker.verbs import PUT_STEP, Accepted, Broker
-from dray.errors import InvalidInput
+from dray.broker.verbs import PUT_STEP, Accepted
 from dray.job import Job
 from dray.options import Durability
-from dray.policy import check_job
 
+PutChecked = Callable[..., Coroutine[Any, Any, list[Accepted]]]
+"""`put_checked(jobs, durability=…)` of a broker: the jobs are valid."""
 _Pending = tuple[Job, asyncio.Future[Accepted]]
 
 
 class PutBatches:
     """The puts of one event loop that have not been sent yet, by durability."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, put: PutChecked) -> None:
+        self._put = put
         self._pending: dict[Durability | None, list[_Pending]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     async def put(self, job: Job, durability: Durability | None) -> Accepted:
         """The first put of a turn waits for the next turn, and sends all that were added meanwhile."""
         if job.waits_for:
-            return (await self._broker.put((job,), durability=durability))[0]
+            return (await self._put((job,), durability=durability))[0]
         batch = self._pending.get(durability)
         if batch is None:
             return await self._put_first(job, durability)
@@ -41,7 +43,7 @@ class PutBatches:
             raise
         if not others:
             del self._pending[durability]
-            return (await self._broker.put((job,), durability=durability))[0]
+            return (await self._put((job,), durability=durability))[0]
         future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
         others.insert(0, (job, future))
         self._dispatch(durability)
@@ -58,12 +60,8 @@ class PutBatches:
 
     async def _send(self, batch: list[_Pending], durability: Durability | None) -> None:
         try:
-            replies = await self._broker.put([job for job, _ in batch], durability=durability)
+            replies = await self._put([job for job, _ in batch], durability=durability)
         except BaseException as error:
-            if isinstance(error, InvalidInput) and len(valid := _valid(batch)) < len(batch):
-                if valid:  # nothing was put: one invalid job must not fail the others
-                    await self._send(valid, durability)
-                return
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error) if isinstance(error, Exception) else future.cancel()
@@ -73,17 +71,3 @@ class PutBatches:
         for (_, future), reply in zip(batch, replies, strict=True):
             if not future.done():
                 future.set_result(reply)
-
-
-def _valid(batch: list[_Pending]) -> list[_Pending]:
-    """The valid jobs of a batch; the callers of the others get their error."""
-    valid = []
-    for job, future in batch:
-        try:
-            check_job(job)
-        except InvalidInput as error:
-            if not future.done():
-                future.set_exception(error)
-        else:
-            valid.append((job, future))
-    return valid

@@ -80,6 +80,16 @@ class Tracing:
             about = span.get_span_context()  # not valid without an SDK
             yield Attempt(span, trace.format_trace_id(about.trace_id) if about.is_valid else None)
 
+    @contextmanager
+    def step(self, id: str, number: int) -> Iterator[None]:
+        """Around one try of a step, below the span of its attempt."""
+        if not trace.get_current_span().is_recording():
+            yield
+            return
+        with self._tracer.start_as_current_span(f"step {id}", kind=SpanKind.INTERNAL) as span:
+            span.set_attributes({"dray.step": id, "dray.try": number})
+            yield
+
     def flush(self, timeout: float) -> None:
         """Export the spans that the SDK still holds: executors end without exit handlers."""
         provider = self._provider or trace.get_tracer_provider()

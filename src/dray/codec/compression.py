@@ -33,9 +33,9 @@ def _zstd() -> Any:
 
 
 def compress(body: bytes) -> bytes | None:
-    """The body as a zstd frame; None if it is better left as it is."""
+    """A body over `COMPRESS_OVER` as a zstd frame; None if it is better left as it is."""
     size = len(body)
-    if size <= COMPRESS_OVER or (zstd := _zstd()) is None:
+    if (zstd := _zstd()) is None:
         return None
     start = (size - _SAMPLE) // 2
     if len(zstd.compress(body[start : start + _SAMPLE], _LEVEL)) > _SAMPLE * _WORTH:

@@ -11,6 +11,7 @@ the number of the codec that wrote the rest:
 | 2 | json | `{"args": [], "kwargs": {}}` | what JSON has; the rest as text |
 | 3 | protobuf | one message | a call with one message as its only argument |
 | 4 | pickle | `(args, kwargs)` | anything; refused unless `Codecs(allow_pickle=True)` |
+| 14 | inputs | a call with slots | a call that other jobs' results complete: see `dray.codec.inputs` |
 | 15 | zstd | | compressed: the next byte is the number of the codec, the rest a zstd frame |
 | 16-127 | registered by users | | |
 | 128 + number | zlib | | compressed, as dray wrote it before it had zstd |
@@ -32,11 +33,19 @@ from uuid import UUID
 
 import msgspec
 
-from dray.codec import values
-from dray.codec.compression import compress, read_zlib, read_zstd
+from dray.codec import inputs, values
+from dray.codec.compression import COMPRESS_OVER, compress, read_zlib, read_zstd
 from dray.codec.signature import Hint, Hints
 from dray.codec.values import Lower, Lowering
-from dray.errors import CodecError, DecodeError, EncodeError, InvalidInput, NewerVersion, TooLarge
+from dray.errors import (
+    CodecError,
+    DecodeError,
+    EncodeError,
+    InvalidInput,
+    JobFailed,
+    NewerVersion,
+    TooLarge,
+)
 from dray.job import ENVELOPE_VERSION, Job, check_name
 
 MAX_PAYLOAD: Final = 1024 * 1024
@@ -56,19 +65,22 @@ class _Head(msgspec.Struct, array_like=True):
 
 
 _WITHOUT_DEADLINE: Final = bytes((0xDC, 0, 33))
-"""The MessagePack header of an envelope of all fields but the last."""
+_WITHOUT_OWNER: Final = bytes((0xDC, 0, 34))
+"""The MessagePack headers of envelopes of all fields up to that one."""
 _pack_job = msgspec.msgpack.Encoder().encode
 _unpack_job = msgspec.msgpack.Decoder(Job).decode
 _unpack_head = msgspec.msgpack.Decoder(_Head).decode
 
 
 def pack(job: Job) -> bytes:
-    """The stored form of a job; without a deadline, its bytes are those of versions without that field."""
+    """The stored form of a job; without new fields, its bytes are those of versions without these fields."""
     try:
         packed = _pack_job(job)
     except Exception as error:
         raise values.unwritable(error) from error
-    return packed if job.deadline is not None else _WITHOUT_DEADLINE + packed[len(_WITHOUT_DEADLINE) : -1]
+    if job.owner is not None or job.node:
+        return packed
+    return _WITHOUT_DEADLINE + packed[3:-3] if job.deadline is None else _WITHOUT_OWNER + packed[3:-2]
 
 
 def unpack(data: bytes, newest: int = ENVELOPE_VERSION) -> Job:
@@ -154,7 +166,15 @@ class ValueCodec:
 class _Msgpack(ValueCodec):
     name, number = "msgpack", 1
     write = encode = staticmethod(values.encode)
-    encode_call = staticmethod(values.encode_call)
+
+    def encode_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        if not kwargs and values.SCALARS.issuperset(map(type, args)):  # most calls: nothing to look into
+            try:
+                return values.pack((args, kwargs))
+            except (OverflowError, UnicodeEncodeError):
+                pass  # the full way handles it, or raises a clear error
+        return values.encode_call(args, kwargs)
+
     read = staticmethod(values.decode)
 
     def decode_call(self, data: bytes, hints: Hints | None) -> Call:
@@ -326,8 +346,56 @@ class Codecs:
 
     def decode_call(self, data: bytes, hints: Hints | None = None, *, limit: int = MAX_PAYLOAD) -> Call:
         """The arguments of a payload, converted to what `hints` say."""
+        if data[:1] == inputs.HEADER:
+            return self._decode_filled(inputs.read(data), hints, limit)
         codec, body = self._open(data, limit, "max_payload")
-        return _read(codec.decode_call, body, hints)
+        try:
+            return codec.decode_call(body, hints)
+        except CodecError:
+            raise
+        except Exception as error:
+            raise values.unreadable(error) from error
+
+    def _decode_filled(self, filled: inputs.Filled, hints: Hints | None, limit: int) -> Call:
+        """The arguments of a call with slots; a slot without inputs holds a `Reference`."""
+        codec, body = self._open(filled.payload, limit, "max_payload")
+        given, kwargs = _read(codec.decode_call, body, None)
+        args = list(given)
+        ready: set[int | str] = set()
+        """Arguments that have their class already, or hold a failure."""
+        for slot in filled.slots:
+            first = slot.path[0]
+            hint = hints.of_place(first) if hints is not None and len(slot.path) == 1 else None
+            value, complete = self._input(slot, hint, first)
+            if (len(slot.path) == 1 and not slot.many) or not complete:
+                ready.add(first)
+            inputs.put_at(args, kwargs, slot.path, value)
+        if hints is None:
+            return tuple(args), kwargs
+        native = {slot.path[0] for slot in filled.slots}
+        return hints.convert(args, kwargs, text=codec.number == _Json.number, native=native, ready=ready)
+
+    def _input(self, slot: inputs.Slot, hint: Hint | None, argument: int | str) -> tuple[Any, bool]:
+        """What fills a slot, and whether it is without failures."""
+        if slot.values is None:
+            places = [str(place) for place in inputs.places_of(slot.at)]
+            return inputs.Reference(places if slot.many else (places or ["item"])[0]), False
+        values = [self._given(one, None if slot.many else hint, argument) for one in slot.values]
+        complete = all(one.kind == "value" for one in slot.values)
+        return (values if slot.many else values[0]), complete
+
+    def _given(self, given: inputs.Given, hint: Hint | None, argument: int | str) -> Any:
+        if given.kind == "none":
+            return None
+        if given.kind == "failed":
+            failed = inputs.unpack_failed(given.body)
+            return JobFailed(failed.id, failed.type, failed.message, failed.traceback, failed.reason)
+        kind = Any if hint is None else hint.annotation
+        try:
+            return self.decode_value(given.body, kind, limit=inputs.INPUTS_MAX)
+        except DecodeError as error:
+            error.argument = str(argument)
+            raise
 
     def encode_value(self, value: object, *, codec: str = "msgpack", limit: int = MAX_RESULT) -> bytes:
         """The payload of a result."""
@@ -358,7 +426,7 @@ class Codecs:
             return self._numbered(header & ~_ZLIB), read_zlib(data[1:], limit, setting)
         if len(data) - 1 > limit:
             raise TooLarge(f"{len(data) - 1} bytes are more than {setting}={limit}")
-        return self._numbered(header), data[1:]
+        return self._by_number.get(header) or self._numbered(header), data[1:]
 
     def _numbered(self, number: int) -> Codec:
         codec = self._by_number.get(number)
@@ -400,7 +468,7 @@ def _write(number: int, limit: int, setting: str, encode: Callable[..., bytes], 
         raise TooLarge(
             f"{size} bytes are more than {setting}={limit}: store large data elsewhere and pass its place"
         )
-    smaller = compress(body)
+    smaller = compress(body) if size > COMPRESS_OVER else None
     return _HEADERS[number] + body if smaller is None else bytes((_ZSTD, number)) + smaller
 
 

@@ -17,7 +17,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -232,6 +232,19 @@ class Hints:
             if hint is not None and type(value) is not hint.leaf and type(value) in _SCALARS:
                 self._check_one(name, hint, value)
 
+    def fitting_types(self) -> frozenset[tuple[type, ...]]:
+        """Types of positional arguments that `check_call` surely accepts, one tuple per number of them."""
+        fitting: set[tuple[type, ...]] = set()
+        leaves: list[type] = []
+        for given, (must, _) in enumerate(self._fits):
+            if not must:
+                fitting.add(tuple(leaves))
+            hint = self.positional[given][1] if given < len(self.positional) else None
+            if hint is None or hint.leaf is None:
+                break
+            leaves.append(hint.leaf)
+        return frozenset(fitting)
+
     def _check_one(self, name: str, hint: Hint, value: Any) -> None:
         try:
             hint.convert(value)
@@ -239,6 +252,11 @@ class Hints:
             raise TypeError(f"{self.name}(): argument {name!r}: {error}") from None
         except Exception as error:  # a class that checks itself
             raise TypeError(f"{self.name}(): argument {name!r}: {describe(error)}") from None
+
+    @property
+    def first_parameter(self) -> str:
+        """The name of the first parameter that takes a positional argument."""
+        return self.positional[0][0] if self.positional else "*args"
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """True if the function accepts such a call."""
@@ -248,19 +266,40 @@ class Hints:
             return False
         return True
 
+    def of_place(self, place: int | str) -> Hint | None:
+        """The hint of an argument given by position or by name."""
+        if isinstance(place, str):
+            return self._keywords.get(place, self._rest_keywords)
+        return self.positional[place][1] if place < len(self.positional) else self._rest
+
+    def name_of(self, place: int | str) -> str:
+        """The name of the parameter of an argument."""
+        if isinstance(place, str):
+            return place
+        return self.positional[place][0] if place < len(self.positional) else f"*{place}"
+
     def convert(
-        self, args: list[Any], kwargs: dict[str, Any], *, text: bool = False
+        self,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        *,
+        text: bool = False,
+        native: Collection[int | str] = (),
+        ready: Collection[int | str] = (),
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Decoded arguments as the annotations want them. Changes what it is given."""
+        """Decoded arguments as the annotations want them. Changes what it is given.
+
+        `native` arguments do not come from a text, whatever the others do; `ready` ones are left as they are.
+        """
         known = len(self.positional)
         for place, value in enumerate(args):
             name, hint = self.positional[place] if place < known else (f"*{place}", self._rest)
-            if hint is not None and type(value) is not hint.leaf:
-                args[place] = self._one(name, hint, value, text)
+            if hint is not None and type(value) is not hint.leaf and place not in ready:
+                args[place] = self._one(name, hint, value, text and place not in native)
         for name, value in kwargs.items():
             hint = self._keywords.get(name, self._rest_keywords)
-            if hint is not None and type(value) is not hint.leaf:
-                kwargs[name] = self._one(name, hint, value, text)
+            if hint is not None and type(value) is not hint.leaf and name not in ready:
+                kwargs[name] = self._one(name, hint, value, text and name not in native)
         return tuple(args), kwargs
 
     def _one(self, name: str, hint: Hint, value: Any, text: bool) -> Any:

@@ -151,12 +151,12 @@ def _lower_struct(value: Any, walk: Lowering, depth: int) -> object:
 
 TUPLE, SET, FROZENSET, INT, DECIMAL, UUID_, DATETIME, DATE, TIME, TIMEDELTA, MAP = range(1, 12)
 
-_SCALARS: Final[frozenset[type]] = frozenset({NoneType, bool, int, float, str, bytes})
-_pack = Encoder().encode
+SCALARS: Final[frozenset[type]] = frozenset({NoneType, bool, int, float, str, bytes})
+pack = Encoder().encode
 
 
 def _array(code: int) -> Lower:
-    return lambda value, walk, depth: Ext(code, _pack(walk.items(value, depth)))
+    return lambda value, walk, depth: Ext(code, pack(walk.items(value, depth)))
 
 
 def _lower_int(value: int, walk: Lowering, depth: int) -> object:
@@ -169,8 +169,8 @@ def _lower_moment(code: int) -> Lower:
     def lower(value: datetime | time, walk: Lowering, depth: int) -> object:
         zone = _zone_name(value.tzinfo)
         if zone is not None:
-            return Ext(code, _pack([value.replace(tzinfo=None).isoformat(), value.fold, zone]))
-        return Ext(code, _pack([value.isoformat(), value.fold]))
+            return Ext(code, pack([value.replace(tzinfo=None).isoformat(), value.fold, zone]))
+        return Ext(code, pack([value.isoformat(), value.fold]))
 
     return lower
 
@@ -185,14 +185,14 @@ def _lower_dict(value: dict[Any, Any], walk: Lowering, depth: int) -> object:
     """A dict with keys that are not plain. Keys must stay different and hashable when they come back."""
     keys, contents = walk.items(value, depth), walk.items(value.values(), depth)
     try:
-        kept = len(set(_unpack_list(_pack(keys))))
+        kept = len(set(_unpack_list(pack(keys))))
     except TypeError:
         raise EncodeError("cannot carry a dict whose keys come back as lists or dicts") from None
     if kept < len(value):
         raise EncodeError("cannot carry a dict whose keys would be equal once their classes are gone")
-    if _SCALARS.issuperset(map(type, keys)):
+    if SCALARS.issuperset(map(type, keys)):
         return dict(zip(keys, contents, strict=True))
-    return Ext(MAP, _pack([part for pair in zip(keys, contents, strict=True) for part in pair]))
+    return Ext(MAP, pack([part for pair in zip(keys, contents, strict=True) for part in pair]))
 
 
 _LEAVES: Final[dict[type, Lower]] = {
@@ -209,21 +209,21 @@ _LEAVES: Final[dict[type, Lower]] = {
     date: lambda value, walk, depth: Ext(DATE, value.isoformat().encode()),
     time: _lower_moment(TIME),
     timedelta: lambda value, walk, depth: Ext(
-        TIMEDELTA, _pack([value.days, value.seconds, value.microseconds])
+        TIMEDELTA, pack([value.days, value.seconds, value.microseconds])
     ),
 }
-_WALK: Final = Lowering(_SCALARS, _LEAVES, dict_keys=_SCALARS)
+_WALK: Final = Lowering(SCALARS, _LEAVES, dict_keys=SCALARS)
 # Ints beyond 64 bits are rare: this walk is used only after the encoder failed on one.
-_WIDE: Final = Lowering(_SCALARS - {int}, _LEAVES, dict_keys=_SCALARS - {int})
+_WIDE: Final = Lowering(SCALARS - {int}, _LEAVES, dict_keys=SCALARS - {int})
 
 
 def encode(value: object) -> bytes:
     """The bytes of a value. Raises EncodeError, and nothing else, for one that cannot be carried."""
     try:
         try:
-            return _pack(value if _is_small_and_plain([(value,)]) else _WALK.lower(value))
+            return pack(value if _is_small_and_plain([(value,)]) else _WALK.lower(value))
         except OverflowError:
-            return _pack(_WIDE.lower(value))
+            return pack(_WIDE.lower(value))
     except EncodeError:
         raise
     except Exception as error:
@@ -234,7 +234,7 @@ def encode_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """The bytes of `[list(args), kwargs]`."""
     if _is_small_and_plain([args, kwargs.values()]):
         try:
-            return _pack((args, kwargs))
+            return pack((args, kwargs))
         except (OverflowError, UnicodeEncodeError):
             pass  # `encode` handles it, or raises a clear error
     return encode([list(args), kwargs])
@@ -248,7 +248,7 @@ def _is_small_and_plain(groups: list[Collection[Any]]) -> bool:
     for group in groups:  # the list grows meanwhile
         for value in group:
             kind = type(value)
-            if kind in _SCALARS:
+            if kind in SCALARS:
                 continue
             if kind is list:
                 groups.append(value)

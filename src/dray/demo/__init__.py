@@ -32,12 +32,17 @@ heartbeat = "500ms"
 """
 
 
-def run(*, keep: bool = False, json: bool = False) -> int:
-    """Run the demo; returns the exit code, 0 if every check passed."""
-    return asyncio.run(_run(keep, json))
+def run(*, keep: bool = False, json: bool = False, ui: bool = False) -> int:
+    """Run the demo; returns the exit code, 0 if every check passed. With `ui` it becomes `dray dev`."""
+    kept: list[Path] = []
+    code = asyncio.run(_run(keep or ui, json, kept))
+    if ui and code == 0:
+        os.chdir(kept[0])
+        os.execv(sys.executable, [sys.executable, "-m", "dray", "dev"])  # noqa: S606 (our own command)
+    return code
 
 
-async def _run(keep: bool, json: bool) -> int:
+async def _run(keep: bool, json: bool, kept: list[Path]) -> int:
     received: list[signal.Signals] = []
     demo = asyncio.current_task()
 
@@ -60,6 +65,7 @@ async def _run(keep: bool, json: bool) -> int:
             raise
         print(f"dray: the demo was stopped by {received[0].name}; nothing is left of it", file=sys.stderr)
         return 128 + received[0]
+    kept.append(folder)
     return 0 if print_summary(facts, view.seconds, folder if keep else None, json=json) else 1
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dray.broker.verbs import PAGE_MAX, Broker, Query
+from dray.broker.actions import Query
+from dray.broker.verbs import PAGE_MAX, Broker
 from dray.demo import tasks
 from dray.demo.monitor import EXECUTORS, OPTIONS, STOP_TIMEOUT, DemoFailed, DemoWorker, Monitor
 from dray.demo.summary import Facts

@@ -24,7 +24,7 @@ TOTALS: Final = """\
 {passed} of {total} checks passed, in {seconds:.1f} s.
 """
 NEXT: Final = {
-    "demo --keep": "the same, and the folder stays to look around in",
+    "demo --keep --ui": "the same, and then the dashboard with all of it in your browser",
     "bench": "how fast it is on this machine",
     "--help": "all commands",
 }

@@ -20,6 +20,7 @@ from prometheus_client.core import (
 )
 
 from dray.documents.worker_registry import WorkerInfo
+from dray.flows.graph import FLOW_TASK
 from dray.job import PLACES
 from dray.observe.snapshot import Snapshot
 from dray.observe.table import PREFIX, TABLE
@@ -31,6 +32,8 @@ MOST: Final = 1000
 """Tasks, queues and workers with samples of their own; the rest is summed up under `OTHER`."""
 MOST_PAIRS: Final = 5000
 """The same for tasks by queue."""
+_FLOW_ENDS: Final = {"succeeded": "succeeded", "failed": "dead", "cancelled": "cancelled"}
+"""States of flows, and the outcome of the run that ends one."""
 Values = dict[tuple[str, ...], float]
 Part = Callable[[Snapshot], Iterator[Metric]]
 
@@ -82,10 +85,26 @@ def _runs(seen: Snapshot) -> Iterator[Metric]:
     tasks = _merged(seen.tasks)
     yield _values("runs", _by_queue((task, tally.ends) for task, tally in sorted(tasks.items())))
     yield _values("runs_started", {(task,): tally.runs for task, tally in tasks.items()})
+    yield _values("steps", _steps(tasks))
     yield _histogram("run_seconds", {task: tally.lasted for task, tally in tasks.items()})
     yield _histogram("wait_seconds", {task: tally.delays for task, tally in tasks.items()})
     yield _values("stalls", {(task,): tally.stalls for task, tally in tasks.items()})
     yield _values("stalled_seconds", {(task,): tally.stalled for task, tally in tasks.items()})
+
+
+def _steps(tasks: Tallies) -> Values:
+    found: Values = {}
+    for task, tally in tasks.items():
+        if tally.steps_run or tally.steps_replayed:
+            found[task, "run"], found[task, "replayed"] = tally.steps_run, tally.steps_replayed
+    return found
+
+
+def _flows(seen: Snapshot) -> Iterator[Metric]:
+    accepted = sum(sum(sources.values()) for sources in seen.accepted.get(FLOW_TASK, {}).values())
+    ends = seen.tasks[FLOW_TASK].ends.values() if FLOW_TASK in seen.tasks else ()
+    ended = {state: sum(kinds.get(kind, 0) for kinds in ends) for state, kind in _FLOW_ENDS.items()}
+    yield _values("flows", {("accepted",): accepted, **{(state,): count for state, count in ended.items()}})
 
 
 def _by_queue(counts: Iterable[tuple[str, Mapping[str, Mapping[str, int]]]]) -> Values:
@@ -252,6 +271,7 @@ OF_WORKER: Final[tuple[Part, ...]] = (_runs, _events, _workers)
 WHOLE: Final[tuple[Part, ...]] = (
     _arrivals,
     _runs,
+    _flows,
     _second_runs,
     _events,
     _queues,

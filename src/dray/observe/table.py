@@ -33,11 +33,23 @@ TABLE: Final[dict[str, MetricSpec]] = {
         "counter",
         "Runs of jobs that ended, by what they came to: succeeded, retry (failed, and to be tried again),"
         " dead, cancelled, crashed (killed the child process it ran in), give_back (not run after all), lost"
-        " (its lease was over before it ended).",
+        " (its lease was over before it ended), suspended (the job sleeps or waits).",
         ("task", "queue", "outcome"),
         True,
     ),
+    "flows": MetricSpec(
+        "counter",
+        "Flows that were enqueued (accepted), and that ended: succeeded, failed, or cancelled because a node"
+        " was.",
+        ("state",),
+    ),
     "runs_started": MetricSpec("counter", "Runs of jobs that were started.", ("task",), True),
+    "steps": MetricSpec(
+        "counter",
+        "Steps of durable jobs: run (each try), replayed (their value was remembered).",
+        ("task", "result"),
+        True,
+    ),
     "run_seconds": MetricSpec("histogram", "How long runs that succeeded took." + _SAMPLED, ("task",), True),
     "wait_seconds": MetricSpec(
         "histogram",

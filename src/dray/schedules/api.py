@@ -255,7 +255,7 @@ class Schedules(AppApi):
             check_task(self._app, task)
             task = task.name
         args, kwargs = read_call(said)
-        return self._app._call_by_name(task, args, kwargs, read_job_options(said))
+        return self._app.call_by_name(task, args, kwargs, read_job_options(said))
 
     def _changed(self, before: Schedule, said: ScheduleOptions, now: int) -> Schedule:
         job, options = before.job, read_job_options(said)

@@ -12,7 +12,9 @@ request           one request of an admitted caller
 http_request      one HTTP request, read from ASGI
 routes            the table that drives routing, roles and the OpenAPI document
 openapi           the document
-enqueue queues jobs schedules events monitoring   the handlers, by topic
+enqueue queues jobs changes durable flows schedules   handlers of jobs and queues
+history events keys guarantees session monitoring     handlers of all else
+dashboard         the dashboard: one page and its files, which `ui/build.py` makes
 http              the ASGI app
 httptools_protocol http_protocol   one connection: its bytes as requests, within bounds
 http_listener     accepts connections, ends idle ones

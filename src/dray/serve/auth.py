@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
@@ -18,6 +20,8 @@ from dray.serve.errors import Refused, forbidden
 
 FRESH: Final = 1.0
 """Seconds for which the keys that were read last are trusted: a revoked one may work for so long."""
+COOKIE: Final = "dray_key"
+"""The cookie in which a browser keeps its key, in base64: see `session`."""
 Access = Literal["open", "keyless", "closed"]
 """Callers without a key that the server answers: all; all while there never was a key; none."""
 T = TypeVar("T")
@@ -34,6 +38,8 @@ class Caller(msgspec.Struct, frozen=True):
     roles: frozenset[Role]
     queues: frozenset[str] | None = None
     tasks: frozenset[str] | None = None
+    hides_values: bool = False
+    """It may not see arguments, results and errors."""
 
     def has_role(self, role: Role) -> bool:
         return role in self.roles or "admin" in self.roles
@@ -94,14 +100,14 @@ class Authenticator:
         if time.monotonic() - self._read_at >= FRESH:
             await self._read_keys()
         secret = secret_in(peer.headers)
-        if secret is None:
-            return self._without_key(peer)
-        key = self._find(secret)
+        key = None if secret is None else self._find(secret)
+        if secret is None or (key is None and secret == secret_in_cookie(peer.headers)):
+            return self._without_key(peer)  # a cookie may be older than the server, or another server's
         if key is None:
             raise _unauthorized("nobody knows this key; it may have been revoked")
         if not key.lives(self._app.now()):
             raise _unauthorized("this key has expired")
-        return Caller(key.id, key.name, key.roles, key.queues, key.tasks)
+        return Caller(key.id, key.name, key.roles, key.queues, key.tasks, key.hides_values)
 
     def share_of(self, peer: Peer) -> str | None:
         """The key whose share of the server a request uses, also before that key is looked up."""
@@ -201,7 +207,19 @@ def secret_in(headers: Mapping[str, str]) -> str | None:
         if scheme.lower() != "bearer" or not secret.strip():
             raise _unauthorized("send the key as `Authorization: Bearer KEY`")
         return secret.strip()
-    return headers.get("x-api-key")
+    return headers.get("x-api-key") or secret_in_cookie(headers)
+
+
+def secret_in_cookie(headers: Mapping[str, str]) -> str | None:
+    """The key that a browser keeps; pages of other sites cannot make it send the cookie."""
+    for part in headers["cookie"].split(";") if "cookie" in headers else ():
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            try:
+                return base64.b64decode(value, altchars=b"-_", validate=True).decode() or None
+            except (binascii.Error, ValueError):
+                return None
+    return None
 
 
 def _unauthorized(message: str) -> Refused:

@@ -15,9 +15,13 @@ from dray.errors import (
     DecodeError,
     DuplicateJob,
     EncodeError,
+    HistoryError,
+    HistoryOff,
     InvalidInput,
+    JobFinished,
     JobNotFound,
     LeaseLost,
+    MailboxFull,
     QueueFull,
     ScheduleExists,
     ScheduleNotFound,
@@ -51,7 +55,10 @@ _TABLE: Final[tuple[tuple[type[Exception], int, str, str | None], ...]] = (
     (ScheduleExists, 409, "schedule_exists", "name"),
     (ScheduleNotFound, 404, "schedule_not_found", "name"),
     (JobNotFound, 404, "job_not_found", None),
+    (HistoryOff, 409, "history_off", None),
     (LeaseLost, 412, "lease_lost", "token"),
+    (JobFinished, 409, "job_finished", None),
+    (MailboxFull, 429, "mailbox_full", "name"),
 )
 """Errors whose own message is the reply's; the first row that fits counts."""
 _PLACE = re.compile(r" - at `\$\.?(?:query\.)?([^`]*)`$")
@@ -103,6 +110,8 @@ def refusal_of(error: Exception) -> Refused | None:
             return try_later(429, "queue_full", str(error), getattr(error, "retry_after", 1))
         case BrokerError():  # its message is for the log: it may name machines
             return try_later(503, "broker_away", "the broker cannot do this now; try again", RETRY_AFTER)
+        case HistoryError() if not isinstance(error, HistoryOff):
+            return try_later(503, "history_away", "the history does not answer; try again", RETRY_AFTER)
         case TimeoutError():
             message = "the broker took too long; whether it took effect is not known: repeat the request"
             return try_later(503, "broker_slow", message, RETRY_AFTER)

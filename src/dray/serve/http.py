@@ -17,10 +17,25 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from dray.app import App
-from dray.serve import enqueue, events, jobs, monitoring, queues, schedules
+from dray.serve import (
+    changes,
+    durable,
+    enqueue,
+    events,
+    flows,
+    guarantees,
+    history,
+    jobs,
+    keys,
+    monitoring,
+    queues,
+    schedules,
+    session,
+)
 from dray.serve.admission import Admission, ByteLimit
 from dray.serve.auth import Access
 from dray.serve.browser_security import HEADERS, check_host, check_origin, cors_headers, preflight_headers
+from dray.serve.dashboard import dashboard
 from dray.serve.deadline import Deadline
 from dray.serve.errors import Refused, refusal_of
 from dray.serve.event_feed import EventBroadcaster
@@ -57,11 +72,18 @@ async def _show_document(request: HttpRequest) -> Reply:
 
 ROUTES: Final[tuple[Route, ...]] = (
     *enqueue.ROUTES,
+    *changes.ROUTES,
     *jobs.ROUTES,
+    *durable.ROUTES,
+    *flows.ROUTES,
     *queues.ROUTES,
     *schedules.ROUTES,
     *jobs.DEAD_ROUTES,
+    *history.ROUTES,
     *events.ROUTES,
+    *guarantees.ROUTES,
+    *keys.ROUTES,
+    *session.ROUTES,
     *monitoring.ROUTES,
     Route("GET", "/api/openapi.json", _show_document, None, "This document", {200: OpenApi}),
 )
@@ -151,7 +173,11 @@ class HttpService:
         scope = request.scope
         route = None if scope.get("root_path") else self._routes.fixed.get((method, scope.get("raw_path")))
         if route is None:
-            route, request.path = self._routes.find(method, request.path_parts())
+            parts = request.path_parts()
+            page = dashboard(parts, scope.get("root_path", "")) if method == "GET" else None
+            if page is not None:
+                return page
+            route, request.path = self._routes.find(method, parts)
         check_origin(method, headers, self._origins)
         if route.role is None:  # open to all: nothing that it sends is read
             return await self._admission.run(peer, route.handler(request), waits=False)

@@ -17,6 +17,7 @@ from dray.serve.admission import ByteLimit
 from dray.serve.auth import EVERYBODY, Peer
 from dray.serve.errors import Refused
 from dray.serve.event_feed import EventBroadcaster
+from dray.serve.models import AnyJson
 from dray.serve.request import Request
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class HttpRequest(Request):
             raise Refused(400, "invalid_content_type", "send application/json", "Content-Type")
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise Refused(400, "invalid_content_encoding", "send it uncompressed", "Content-Encoding")
+        if kind is AnyJson:
+            return AnyJson(value=msgspec.json.decode(data))
         return msgspec.json.decode(data, type=kind)
 
     async def _read_body(self, limit: ByteLimit) -> bytes:

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+
 from dray.admin.selection import ChangeResult
 from dray.broker.verbs import PAGE_MAX
 from dray.duration import parse_duration
@@ -21,7 +23,8 @@ from dray.errors import (
 )
 from dray.info import JobInfo, plain
 from dray.serve.auth import Scope
-from dray.serve.errors import Refused, not_found
+from dray.serve.durable import JobWithSteps, steps_out
+from dray.serve.errors import Refused, forbidden, not_found
 from dray.serve.http_request import HttpRequest
 from dray.serve.models import (
     Acted,
@@ -50,19 +53,25 @@ BulkAction = Callable[..., Awaitable[ChangeResult]]
 async def find(request: HttpRequest) -> Reply:
     """Jobs that fit, a page at a time."""
     query: JobsQuery = request.query
-    where: dict[str, Any] = {
-        name: value for name in ("state", "tag", "group", "key", "parent") if (value := getattr(query, name))
-    }
-    if query.since is not None:
-        where["since"] = _since(query.since)
-    if query.priority is not None:
-        where["priority"] = int(query.priority) if query.priority.isdigit() else query.priority
+    where = filter_of(query)
     scopes = request.caller.scopes(query.queue, query.task)
     jobs, cursor = await _page(request, scopes, where, query.cursor, query.limit, _text_filter(query.q))
     total = await _total(request, scopes, where, query) if query.cursor is None else None
     if query.cursor is None and cursor is None:
         total = len(jobs)
     return Reply(JobPage(jobs=jobs, cursor=cursor, total=total))
+
+
+def filter_of(given: Any) -> dict[str, Any]:
+    """The filter that a query or a body names, but for queue and task: see the caller's scopes."""
+    where: dict[str, Any] = {
+        name: value for name in ("state", "tag", "group", "key", "parent") if (value := getattr(given, name))
+    }
+    if given.since is not None:
+        where["since"] = _since(given.since)
+    if given.priority is not None:
+        where["priority"] = int(given.priority) if given.priority.isdigit() else given.priority
+    return where
 
 
 async def _total(
@@ -117,7 +126,7 @@ async def _page(
         size = min(PAGE_MAX, limit - len(found))
         some = await request.app.jobs.afind(limit=size, cursor=inner, queue=queue, task=task, **where)
         looked += size
-        found += [job_out(info) for info in some if fits is None or fits(info)]
+        found += [job_out(request.visible(info)) for info in some if fits is None or fits(info)]
         inner = some.cursor
         if inner is None:
             place += 1
@@ -137,12 +146,19 @@ def _read_cursor(cursor: str | None, scopes: int) -> tuple[int, str | None]:
 
 
 async def show(request: HttpRequest) -> Reply:
-    return Reply(job_out(await request.find_job(request.path["id"])))
+    """With the steps that a durable job remembers, and their values."""
+    info = await request.find_job(request.path["id"])
+    shown = msgspec.convert(plain(info), JobWithSteps)
+    if info.log_entries and not request.caller.hides_values:
+        shown.steps = await steps_out(request, info.id)
+    return Reply(shown)
 
 
 async def result(request: HttpRequest) -> Reply:
     """How it ended; 202 while it has not. With `wait`, the reply comes as soon as it ends."""
     query: ResultQuery = request.query
+    if request.caller.hides_values:
+        raise forbidden("this key does not see results")
     info = await request.find_job(request.path["id"])
     if not info.status.finished and not query.wait:
         return Reply(ResultOut(id=info.id, status=info.status), 202)
@@ -177,8 +193,10 @@ async def _wrapped(request: HttpRequest, id: str, wait: float) -> tuple[Any]:
 async def explain(request: HttpRequest) -> Reply:
     info = await request.find_job(request.path["id"])
     why = await request.app.job(info.id).awhy()
-    details = {} if request.caller.limited else plain(why.details)
-    return Reply(WhyOut(id=why.id, status=why.status, code=why.code, text=why.text, details=details))
+    hidden = request.caller.hides_values and info.error is not None
+    text = f"its last run failed with {info.error.type}" if hidden and info.error is not None else why.text
+    details = {} if request.caller.limited or hidden else plain(why.details)
+    return Reply(WhyOut(id=why.id, status=why.status, code=why.code, text=text, details=details))
 
 
 async def cancel(request: HttpRequest) -> Reply:
@@ -236,14 +254,14 @@ async def _change_dead(request: HttpRequest, act: BulkAction) -> Reply:
         message = "give either ids, or a filter (queue, task, older), or all"
         raise Refused(422, "invalid_selection", message)
     if given.ids is not None:
-        return Reply(await _by_id(request, act, given.ids, given.dry_run))
+        return Reply(await by_id(request, act, given.ids, given.dry_run))
     more: dict[str, Any] = {} if given.older is None else {"older": given.older}
     scopes = request.caller.scopes(given.queue, given.task)
     done = [await act(queue=queue, task=task, dry_run=given.dry_run, **more) for queue, task in scopes]
     return Reply(changed_out(done, given.dry_run))
 
 
-async def _by_id(request: HttpRequest, act: BulkAction, ids: list[str], dry_run: bool) -> ChangedOut:
+async def by_id(request: HttpRequest, act: BulkAction, ids: list[str], dry_run: bool) -> ChangedOut:
     """A job outside the caller's limits does not exist for it."""
     hidden = {}
     if request.caller.limited:
@@ -260,7 +278,7 @@ async def _by_id(request: HttpRequest, act: BulkAction, ids: list[str], dry_run:
 
 ROUTES: Final = (
     Route("GET", "/api/jobs", find, "read", "Find jobs", {200: JobPage}, query=JobsQuery),
-    Route("GET", "/api/jobs/{id}", show, "read", "Everything known of a job", {200: JobOut}),
+    Route("GET", "/api/jobs/{id}", show, "read", "Everything known of a job", {200: JobWithSteps}),
     Route(
         "GET",
         "/api/jobs/{id}/result",

@@ -62,7 +62,7 @@ class CallIn(In):
         return {name: value for name in self.option_names if (value := getattr(self, name)) is not None}
 
 
-def _with_options(
+def with_options(
     name: str, doc: str, options: Iterable[Option], fields: Iterable[tuple[Any, ...]] = ()
 ) -> type[CallIn]:
     given = [(option.name, option.json_type, None) for option in options]
@@ -79,8 +79,8 @@ def _with_options(
     return cast("type[CallIn]", kind)
 
 
-JobIn = _with_options("JobIn", "A job to enqueue.", CALL_OPTIONS.values())
-ScheduleIn = _with_options(
+JobIn = with_options("JobIn", "A job to enqueue.", CALL_OPTIONS.values())
+ScheduleIn = with_options(
     "ScheduleIn",
     "A schedule to make: `cron` (with `tz`) or `every`, the call, and what its jobs are like.",
     (*SCHEDULE_OPTIONS.values(), *TICK_OPTIONS.values()),
@@ -185,14 +185,28 @@ class JobOut(Out):
     waits_for: list[str] = []
     parent: str | None = None
     cancelling: bool = False
+    flow: str | None = None
+    node: str = ""
     headers: dict[str, str] = {}
     """Texts that travel with it."""
     run_history: list[RunOut] = []
+    sleeps_until: datetime | None = None
+    waits_for_events: list[str] = []
+    parked: bool = False
+    undoing: bool = False
+    rerun_of: str | None = None
+    log_entries: int = 0
 
 
 def job_out(info: JobInfo) -> JobOut:
     """A job in types of JSON."""
     return msgspec.convert(plain(info), JobOut)
+
+
+class AnyJson(Out):
+    """A body of any JSON value."""
+
+    value: Any = None
 
 
 class JobPage(Out):
@@ -232,6 +246,14 @@ class Acted(Out):
     changed: bool
 
 
+Priorities = Annotated[str, Meta(pattern="^([0-9]|high|normal|low)$", description="A name means its band")]
+Since = Annotated[
+    str,
+    Meta(max_length=64, description="Created since then: a duration before now (30m, 2d), or a time"),
+]
+Reason = Annotated[str, Meta(max_length=1000, description="Why; shown at the job")]
+
+
 class PageQuery(In):
     cursor: Annotated[str, Meta(max_length=4096)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MANY)] = 100
@@ -242,19 +264,11 @@ class JobsQuery(PageQuery):
     queue: Name | None = None
     task: Name | None = None
     tag: Word | None = None
-    priority: (
-        Annotated[str, Meta(pattern="^([0-9]|high|normal|low)$", description="A name means its band")] | None
-    ) = None
+    priority: Priorities | None = None
     group: Word | None = None
     key: Word | None = None
     parent: Word | None = None
-    since: (
-        Annotated[
-            str,
-            Meta(max_length=64, description="Created since then: a duration before now (30m, 2d), or a time"),
-        ]
-        | None
-    ) = None
+    since: Since | None = None
     q: (
         Annotated[
             str,
@@ -266,7 +280,6 @@ class JobsQuery(PageQuery):
     ) = None
 
 
-Reason = Annotated[str, Meta(max_length=1000, description="Why; shown at the job")]
 Force = Annotated[bool, Meta(description="Stop what runs at once; kill it if it is isolated")]
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from dray.options import Name, Word
-from dray.serve.models import ErrorOut, In
+from dray.serve.models import AnyJson, ErrorOut, In
 from dray.serve.routes import Route
 
 _REASONS: Final = {
@@ -100,7 +100,7 @@ def _subclasses(base: type[In]) -> Iterator[type[In]]:
 def _bodies(route: Route) -> Iterable[type[msgspec.Struct]]:
     yield ErrorOut
     yield from route.replies.values()
-    if route.body is not None:
+    if route.body is not None and route.body is not AnyJson:
         yield route.body
 
 
@@ -197,4 +197,6 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _json(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    if kind is AnyJson:
+        return {"application/json": {"schema": {}}}
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}

@@ -11,7 +11,8 @@ import msgspec
 
 from dray.admin.queues import LimitOptions
 from dray.admin.selection import ChangeResult
-from dray.broker.verbs import Pause, QueueInfo
+from dray.broker.actions import Pause
+from dray.broker.verbs import QueueInfo
 from dray.documents.queue_state import is_dedicated
 from dray.documents.worker_registry import WorkerInfo
 from dray.info import moment, plain

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from dray.app import App
-from dray.info import JobInfo
+from dray.info import JobInfo, without_values
 from dray.job import check_word
 from dray.serve.auth import Caller, until
 from dray.serve.errors import not_found
@@ -29,7 +29,11 @@ class Request:
         info = await self.app.job(check_word("id", id)).ainfo()
         if not self.caller.reaches(info.queue, info.task):
             raise not_found(id)
-        return info
+        return self.visible(info)
+
+    def visible(self, info: JobInfo) -> JobInfo:
+        """What the caller may see of a job."""
+        return without_values(info) if self.caller.hides_values else info
 
     async def unless_stopping(self, work: Awaitable[T]) -> T | None:
         """Await something, but only while the server runs and the client is there; else None."""

@@ -10,11 +10,13 @@ import msgspec
 from dray.errors import ScheduleNotFound
 from dray.info import plain
 from dray.job import check_name
+from dray.options import JsonDuration
 from dray.schedules.api import ScheduleInfo
+from dray.serve.auth import Caller
 from dray.serve.enqueue import check_call
 from dray.serve.errors import Refused
 from dray.serve.http_request import HttpRequest
-from dray.serve.models import Out, PauseIn, PauseOut, ScheduleIn, Submitted
+from dray.serve.models import CallIn, In, Out, PauseIn, PauseOut, ScheduleIn, Submitted
 from dray.serve.routes import Reply, Route
 
 
@@ -46,6 +48,16 @@ class ScheduleOut(Out):
     updated_at: datetime
 
 
+class ScheduleChangeIn(In):
+    """What to change: the rule, the arguments, or both."""
+
+    cron: str | None = None
+    tz: str | None = None
+    every: JsonDuration | None = None
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+
+
 class SchedulesOut(Out):
     schedules: list[ScheduleOut]
 
@@ -58,8 +70,11 @@ class DeletedOut(Out):
 DeletedOut.__name__ = "Done"  # the published name of its schema
 
 
-def schedule_out(info: ScheduleInfo) -> ScheduleOut:
-    return msgspec.convert(plain(info), ScheduleOut)
+def schedule_out(info: ScheduleInfo, caller: Caller) -> ScheduleOut:
+    shown = msgspec.convert(plain(info), ScheduleOut)
+    if caller.hides_values:
+        shown.args = shown.kwargs = None
+    return shown
 
 
 async def _find(request: HttpRequest) -> ScheduleInfo:
@@ -76,7 +91,9 @@ async def _find(request: HttpRequest) -> ScheduleInfo:
 
 async def list_schedules(request: HttpRequest) -> Reply:
     found = await request.app.schedules.alist()
-    shown = [schedule_out(info) for info in found if request.caller.reaches(info.queue, info.task)]
+    shown = [
+        schedule_out(info, request.caller) for info in found if request.caller.reaches(info.queue, info.task)
+    ]
     return Reply(SchedulesOut(schedules=shown))
 
 
@@ -86,7 +103,20 @@ async def create(request: HttpRequest) -> Reply:
     options = given.options()
     args, kwargs = check_call(request.app, request.caller, given, options.get("queue"))
     made = await request.app.schedules.acreate(given.name, given.task, args=args, kwargs=kwargs, **options)
-    return Reply(schedule_out(made), 201)
+    return Reply(schedule_out(made, request.caller), 201)
+
+
+async def change(request: HttpRequest) -> Reply:
+    """Change what is given and keep the rest. One that code declares is changed there."""
+    given: ScheduleChangeIn = request.body
+    info = await _find(request)
+    said: Any = {
+        name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None
+    }
+    if given.args is not None or given.kwargs is not None:
+        call = CallIn(task=info.task, args=given.args or [], kwargs=given.kwargs or {})
+        said["args"], said["kwargs"] = check_call(request.app, request.caller, call, info.queue)
+    return Reply(schedule_out(await request.app.schedules.achange(info.name, **said), request.caller))
 
 
 async def pause(request: HttpRequest) -> Reply:
@@ -95,17 +125,14 @@ async def pause(request: HttpRequest) -> Reply:
     if given.task is not None:
         raise Refused(422, "invalid_task", "a schedule is paused as a whole", "task")
     info = await _find(request)
-    return Reply(
-        schedule_out(
-            await request.app.schedules.apause(info.name, reason=given.reason, by=request.caller.name)
-        )
-    )
+    paused = await request.app.schedules.apause(info.name, reason=given.reason, by=request.caller.name)
+    return Reply(schedule_out(paused, request.caller))
 
 
 async def resume(request: HttpRequest) -> Reply:
     """Undo a pause; ticks that passed meanwhile are gone."""
     info = await _find(request)
-    return Reply(schedule_out(await request.app.schedules.aresume(info.name)))
+    return Reply(schedule_out(await request.app.schedules.aresume(info.name), request.caller))
 
 
 async def trigger(request: HttpRequest) -> Reply:
@@ -136,6 +163,15 @@ ROUTES: Final = (
         {201: ScheduleOut},
         body=ScheduleIn,
         errors=(409,),
+    ),
+    Route(
+        "PUT",
+        "/api/schedules/{name}",
+        change,
+        "admin",
+        "Change a schedule's rule or arguments",
+        {200: ScheduleOut},
+        body=ScheduleChangeIn,
     ),
     Route(
         "POST",

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -201,6 +200,10 @@ queues: Final = listed(
     may_be_empty=False,
     show=lambda value: _joined(value) or "those of the app's tasks",
 )
+patterns: Final = listed(
+    "patterns of field names with * and ?, or TASK:FIELD",
+    re.compile(r"(?:[A-Za-z0-9_.*?-]{1,128}:)?[\w.*?-]{1,128}").fullmatch,
+)
 modules: Final = listed(
     "names of modules like proj.tasks", lambda name: all(part.isidentifier() for part in name.split("."))
 )
@@ -276,26 +279,10 @@ def _read_name(value: object) -> str:
 name: Final = Form("1-128 characters of A-Z a-z 0-9 _ . -", _read_name)
 
 
-class Later(ValueError):
-    """A value that dray does not support yet; the message says what to use instead."""
-
-
-def later(reason: str) -> Form:
-    """A setting that nothing reads yet: every value is refused."""
-
-    def read(value: object) -> None:
-        if value is not None and not (isinstance(value, str) and value.strip().lower() in NONE):
-            raise Later(reason)
-
-    return Form("none", read, lambda value: "none")
-
-
-def url(*schemes: str, later: Mapping[str, str] = MappingProxyType({})) -> Form:
+def url(*schemes: str) -> Form:
     def read(value: object) -> str:
         text = value.strip() if isinstance(value, str) else ""
         match = _URL.fullmatch(text.replace(" ", "_"))
-        if match is not None and match[1] in later:
-            raise Later(later[match[1]])
         if match is None or match[1] not in schemes:
             raise ValueError(value)
         return text

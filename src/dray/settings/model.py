@@ -24,6 +24,12 @@ AUTO_MOST: Final = 1000
 """Jobs that an executor runs at a time at first and at most, if it adapts that."""
 
 
+SECRET_FIELDS: Final = ("*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "authorization")
+"""Fields of arguments and results that the history hides by default."""
+HISTORY_MARGIN: Final = 10 * MINUTE
+"""With a history, finished jobs are kept at least so long: it reads them from the broker."""
+
+
 def cores() -> int:
     """The processors this process may use: its affinity and, in a container, its share of time."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -80,6 +86,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_pickle: bool = False
     codec: str = "msgpack"
     history_url: str | None = None
+    history_payloads: bool = True
+    history_redact: tuple[str, ...] = SECRET_FIELDS
+    history_ttl: int = 30 * DAY
+    history_max_size: int | None = None
     http: str = "127.0.0.1:8000"
     grpc: str | None = "127.0.0.1:9090"
     api_keys: tuple[str, ...] = ()
@@ -106,7 +116,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def retention(self) -> Retention:
         """How long a broker keeps finished jobs."""
-        return Retention(self.result_ttl, self.error_ttl, self.done_ttl, self.dead_ttl)
+        kept = self.done_ttl if self.history_url is None else max(self.done_ttl, HISTORY_MARGIN)
+        return Retention(self.result_ttl, self.error_ttl, kept, self.dead_ttl)
 
     @property
     def access(self) -> ConnectionSettings:

@@ -14,7 +14,6 @@ import msgspec
 
 from dray.errors import InvalidInput, InvalidSettings, SettingsWarning, near_names
 from dray.settings.files import File, check_owner, project_folder, read_folder
-from dray.settings.forms import Later
 from dray.settings.model import Settings
 from dray.settings.table import TABLE, THIN_CONCURRENCY, show, variable
 
@@ -196,8 +195,8 @@ def _read_values(sources: _Sources) -> dict[str, object]:
         form = TABLE[name].form
         try:
             values[name] = form.read(given.value)
-        except (ValueError, OverflowError) as wrong:
-            reason = str(wrong) if isinstance(wrong, Later) else f"{form.allowed} is allowed"
+        except (ValueError, OverflowError):
+            reason = f"{form.allowed} is allowed"
             sources.refuse(InvalidInput(name, _presentable(name, given.value), reason), given.origin)
     return values
 
@@ -222,6 +221,9 @@ def _fill_in(
         values["broker_url"] = f"sqlite:///{quote(str(folder))}/.dray/dray.db"
     elif isinstance(url, str) and sources.rank("broker_url") == 1:
         values["broker_url"] = _from_folder(url, folder)
+    history = values.get("history_url")
+    if isinstance(history, str) and sources.rank("history_url") == 1:
+        values["history_url"] = _from_folder(history, folder)
     if "namespace" not in values and "namespace" not in wrong:
         try:
             values["namespace"] = TABLE["namespace"].form.read(app_name or "dray")

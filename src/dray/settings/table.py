@@ -15,6 +15,7 @@ from dray.settings.model import AUTO_MOST, AUTO_START, Settings
 BROKER_SCHEMES: Final = (
     *("memory", "sqlite", "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster"),
     *("valkey", "valkeys", "valkey+unix", "valkey+cluster"),
+    *("redis+sentinel", "rediss+sentinel", "valkey+sentinel"),
 )
 THIN_CONCURRENCY: Final = 4
 
@@ -28,13 +29,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 TABLE: Final[dict[str, Setting]] = {
     "broker_url": Setting(
-        forms.url(
-            *BROKER_SCHEMES,
-            later={
-                "redis+sentinel": "dray cannot ask Sentinel for the primary yet: name the primary as"
-                " redis://host:port, or use redis+cluster:// for fail-over"
-            },
-        ),
+        forms.url(*BROKER_SCHEMES),
         "Where jobs live. A relative sqlite path in a file counts from that file's folder.",
         "sqlite:///.dray/dray.db in the project's folder",
     ),
@@ -149,11 +144,23 @@ TABLE: Final[dict[str, Setting]] = {
         "How arguments and results are encoded.",
     ),
     "history_url": Setting(
-        forms.later(
-            "only none is allowed: dray does not record finished jobs yet; done_ttl and dead_ttl"
-            " keep them longer"
-        ),
-        "Where finished jobs are recorded for good. Not available yet.",
+        forms.optional(forms.url("sqlite", "postgresql", "postgres")),
+        "The database in which workers record what happened to jobs, for `dray history`; not the broker's.",
+    ),
+    "history_payloads": Setting(
+        forms.flag, "The history records arguments, results and progress, less what history_redact hides."
+    ),
+    "history_redact": Setting(
+        forms.patterns,
+        "Fields of arguments and results that the history hides: patterns of names, for some tasks as"
+        " TASK:FIELD, for everything of a task as TASK:*.",
+    ),
+    "history_ttl": Setting(
+        forms.duration(60_000), "How long the history keeps jobs, attempts, events and errors."
+    ),
+    "history_max_size": Setting(
+        forms.optional(forms.size(1 << 20, 1 << 50)),
+        "The history deletes the oldest jobs when the values of all take more bytes.",
     ),
     "http": Setting(forms.address, "Where the server listens for HTTP."),
     "grpc": Setting(forms.optional(forms.address), "Where the server listens for gRPC; none: nowhere."),

@@ -76,11 +76,11 @@ class Arrivals:
         self._ending = threading.Event()
         self._shard = str(secrets.randbelow(SHARDS))
 
-    def add(self, task: str, queue: str, source: str | None = None) -> None:
-        """A job was accepted."""
+    def add(self, task: str, queue: str, source: str | None = None, *, count: int = 1) -> None:
+        """Jobs were accepted."""
         key = (task, queue, source or SOURCE.get())
         with self._lock:
-            self._new[key] = self._new.get(key, 0) + 1
+            self._new[key] = self._new.get(key, 0) + count
             if self._thread is not None or self._open is None:
                 return
             self._thread = threading.Thread(target=self._work, name="dray-arrivals", daemon=True)

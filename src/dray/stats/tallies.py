@@ -62,6 +62,12 @@ class Histogram(msgspec.Struct, array_like=True):
         return self.counts
 
 
+_SUMMED: Final = (
+    *("runs", "failed", "cpu", "metered", "stalls", "stalled"),
+    *("steps_run", "steps_replayed"),
+)
+
+
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Counts and durations of one task in one process, one worker or all of them. All times in seconds."""
 
@@ -89,6 +95,9 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The values of `took`, all of them."""
     delays: Histogram = msgspec.field(default_factory=Histogram)
     """The values of `waited`, all of them."""
+    steps_run: int = 0
+    steps_replayed: int = 0
+    """Steps whose value or error was remembered."""
 
     def merge(self, newer: Tally) -> None:
         """Add later counts."""
@@ -110,7 +119,7 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
         return both
 
     def _count(self, other: Tally) -> None:
-        for name in ("runs", "failed", "cpu", "metered", "stalls", "stalled"):
+        for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.memory = max(self.memory, other.memory)
         self.speculate = self.speculate or other.speculate

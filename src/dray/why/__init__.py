@@ -1,6 +1,7 @@
 """Why a job is in its state: a sentence for people, a code and facts for programs.
 
 reasons           the reason as a value; reasons that the job's own record shows
+suspensions       what a durable job waits for; that it is parked or undone
 eligible_workers  the workers that could run it, and what the others lack; the worker that runs it
 limits            pauses, and limits that are reached
 position          its position in the queue, and an estimate of its start
@@ -16,7 +17,8 @@ from dray.job import Record, State
 from dray.why.eligible_workers import no_worker, running
 from dray.why.limits import limited, paused
 from dray.why.position import in_line
-from dray.why.reasons import CODES, Reason, Why, clock_time, read_from_record, waiting
+from dray.why.reasons import CODES, Reason, Why, clock_time, read_from_record, waited_for, waiting
+from dray.why.suspensions import read_log, suspended, undoing
 
 __all__ = ["CODES", "Why", "explain"]
 
@@ -35,13 +37,23 @@ async def explain(broker: Broker, id: str) -> Why:
 
 
 async def _reason(broker: Broker, record: Record) -> Reason:
+    if record.suspended is not None and not (record.state.finished or record.suspended.all_jobs):
+        log = await read_log(broker, record) if record.suspended.events else []
+        return suspended(record, record.suspended, log)
+    code, text, details = await _of_state(broker, record)
+    if record.undo is not None and not record.state.finished:
+        return undoing(record.undo, text, details)
+    return code, text, details
+
+
+async def _of_state(broker: Broker, record: Record) -> Reason:
     match record.state:
         case State.READY:
             return await _ready(broker, record)
         case State.RUNNING:
             return running(record, await read_workers(broker), broker.clock())
         case State.WAITING:
-            return waiting(record, await broker.get(record.waiting[:100]))
+            return waiting(record, await broker.get(waited_for(record)[:100]))
         case _:
             return read_from_record(record)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from dray.broker.verbs import Broker, Limits, Query, QueueInfo, Usage
+from dray.broker.actions import Query
+from dray.broker.verbs import Broker, Limits, QueueInfo, Usage
 from dray.duration import SECOND, format_duration
 from dray.info import moment
 from dray.job import Job, Record, State

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from dray.broker.verbs import Broker, Query, QueueInfo
+from dray.broker.actions import Query
+from dray.broker.verbs import Broker, QueueInfo
 from dray.documents.worker_registry import WorkerInfo
 from dray.duration import format_duration
 from dray.info import moment

@@ -15,6 +15,7 @@ CODES: Final = (
     *("no_workers", "no_worker_for_queue", "no_worker_for_task", "no_worker_for_priority"),
     *("workers_starting", "limited", "rate_limited", "in_line"),
     *("running", "stopping", "succeeded", "dead", "cancelled"),
+    *("sleeping", "step_retry", "waits_for_event", "waits_for_child", "parked", "undoing"),
 )
 _SHOWN: Final = 5
 _DEATHS: Final = frozenset({"poison", "expired", "deadline", "dropped", "undecodable", "rejected"})
@@ -26,7 +27,8 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 
     `code` is one of not_found, waits_for_jobs, due_later, retry_later, queue_paused, task_paused, no_workers,
     no_worker_for_queue, no_worker_for_task, no_worker_for_priority, workers_starting, limited, rate_limited,
-    in_line, running, stopping, succeeded, dead, cancelled. docs/why.md lists the `details` of each.
+    in_line, running, stopping, succeeded, dead, cancelled; of durable jobs also sleeping, step_retry,
+    waits_for_event, waits_for_child, parked, undoing. docs/why.md lists the `details` of each.
     """
 
     id: str
@@ -63,16 +65,27 @@ def read_from_record(record: Record) -> Reason:
 
 
 def waiting(record: Record, others: Sequence[Record | None]) -> Reason:
-    """`others` are the first of the jobs it waits for."""
-    found = zip(record.waiting, others, strict=False)
+    """`others` are the first of the jobs it waits for. Nodes of a flow are named."""
+    waits = waited_for(record)
+    found = list(zip(waits, others, strict=False))
     states = {id: State.NOT_FOUND if other is None else other.state for id, other in found}
-    shown = ", ".join(f"{id} ({state})" for id, state in list(states.items())[:_SHOWN])
-    more = ", …" if len(record.waiting) > _SHOWN else ""
-    return (
-        "waits_for_jobs",
-        f"it waits for {counted(len(record.waiting), 'other job')} to succeed: {shown}{more}",
-        {"waits_for": list(record.waiting), "states": {id: str(state) for id, state in states.items()}},
+    nodes = {id: other.job.node for id, other in found if other is not None and other.job.node}
+    shown = ", ".join(
+        f"{f'node {nodes[id]}, ' if id in nodes else ''}{id} ({state})"
+        for id, state in list(states.items())[:_SHOWN]
     )
+    more = ", …" if len(waits) > _SHOWN else ""
+    goal = {"cancel": "to succeed", "wait": "to succeed", "first": "until one succeeds"}
+    how = "to end" if record.suspended is not None else goal.get(record.job.orphan, "to end")
+    details = {"waits_for": list(waits), "states": {id: str(state) for id, state in states.items()}}
+    if nodes:
+        details["nodes"] = nodes
+    return "waits_for_jobs", f"it waits for {counted(len(waits), 'other job')} {how}: {shown}{more}", details
+
+
+def waited_for(record: Record) -> tuple[str, ...]:
+    """The jobs that it waits for, as a dependant or while its run is suspended."""
+    return record.waiting or (() if record.suspended is None else record.suspended.jobs)
 
 
 def _scheduled(record: Record) -> Reason:

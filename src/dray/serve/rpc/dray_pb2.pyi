@@ -181,6 +181,24 @@ class GetRequest(_message.Message):
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
+class SendEventRequest(_message.Message):
+    __slots__ = ("id", "event", "value_json", "message_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_JSON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    event: str
+    value_json: str
+    message_id: str
+    def __init__(self, id: _Optional[str] = ..., event: _Optional[str] = ..., value_json: _Optional[str] = ..., message_id: _Optional[str] = ...) -> None: ...
+
+class SendEventResponse(_message.Message):
+    __slots__ = ("accepted",)
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    def __init__(self, accepted: bool = ...) -> None: ...
+
 class WaitResultRequest(_message.Message):
     __slots__ = ("id", "wait")
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -190,7 +208,7 @@ class WaitResultRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., wait: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "task", "queue", "priority", "status", "attempt", "args_json", "kwargs_json", "created_at", "due_at", "expires_at", "started_at", "finished_at", "result_json", "error", "reason", "progress", "worker", "runs", "failures", "crashes", "max_retries", "timeout_seconds", "key", "group", "tags", "description", "waits_for", "parent", "cancelling", "run_history", "deadline")
+    __slots__ = ("id", "task", "queue", "priority", "status", "attempt", "args_json", "kwargs_json", "created_at", "due_at", "expires_at", "started_at", "finished_at", "result_json", "error", "reason", "progress", "worker", "runs", "failures", "crashes", "max_retries", "timeout_seconds", "key", "group", "tags", "description", "waits_for", "parent", "cancelling", "run_history", "deadline", "flow", "node")
     ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +241,8 @@ class Job(_message.Message):
     CANCELLING_FIELD_NUMBER: _ClassVar[int]
     RUN_HISTORY_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    FLOW_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     id: str
     task: str
     queue: str
@@ -255,7 +275,9 @@ class Job(_message.Message):
     cancelling: bool
     run_history: _containers.RepeatedCompositeFieldContainer[Run]
     deadline: _timestamp_pb2.Timestamp
-    def __init__(self, id: _Optional[str] = ..., task: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., status: _Optional[_Union[State, str]] = ..., attempt: _Optional[int] = ..., args_json: _Optional[str] = ..., kwargs_json: _Optional[str] = ..., created_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., crashes: _Optional[int] = ..., max_retries: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., key: _Optional[str] = ..., group: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., waits_for: _Optional[_Iterable[str]] = ..., parent: _Optional[str] = ..., cancelling: bool = ..., run_history: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    flow: str
+    node: str
+    def __init__(self, id: _Optional[str] = ..., task: _Optional[str] = ..., queue: _Optional[str] = ..., priority: _Optional[int] = ..., status: _Optional[_Union[State, str]] = ..., attempt: _Optional[int] = ..., args_json: _Optional[str] = ..., kwargs_json: _Optional[str] = ..., created_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., crashes: _Optional[int] = ..., max_retries: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., key: _Optional[str] = ..., group: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., waits_for: _Optional[_Iterable[str]] = ..., parent: _Optional[str] = ..., cancelling: bool = ..., run_history: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., flow: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("number", "outcome", "started_at", "ended_at", "worker", "error")
@@ -519,6 +541,92 @@ class WorkStop(_message.Message):
     run: int
     lost: bool
     def __init__(self, id: _Optional[str] = ..., run: _Optional[int] = ..., lost: bool = ...) -> None: ...
+
+class GetFlowRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class ListFlowsRequest(_message.Message):
+    __slots__ = ("state", "limit", "cursor")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    limit: int
+    cursor: str
+    def __init__(self, state: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class ListFlowsResponse(_message.Message):
+    __slots__ = ("flows", "cursor")
+    FLOWS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    flows: _containers.RepeatedCompositeFieldContainer[Flow]
+    cursor: str
+    def __init__(self, flows: _Optional[_Iterable[_Union[Flow, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class Flow(_message.Message):
+    __slots__ = ("id", "name", "status", "reason", "key", "created_at", "finished_at", "counts", "nodes", "node_count")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    NODE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    status: str
+    reason: str
+    key: str
+    created_at: _timestamp_pb2.Timestamp
+    finished_at: _timestamp_pb2.Timestamp
+    counts: _containers.ScalarMap[str, int]
+    nodes: _containers.RepeatedCompositeFieldContainer[FlowNode]
+    node_count: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., key: _Optional[str] = ..., created_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Mapping[str, int]] = ..., nodes: _Optional[_Iterable[_Union[FlowNode, _Mapping]]] = ..., node_count: _Optional[int] = ...) -> None: ...
+
+class FlowNode(_message.Message):
+    __slots__ = ("name", "id", "task", "queue", "status", "when", "inputs", "skipped", "reason", "items")
+    class ItemsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: str
+    task: str
+    queue: str
+    status: State
+    when: str
+    inputs: _containers.RepeatedScalarFieldContainer[str]
+    skipped: bool
+    reason: str
+    items: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., task: _Optional[str] = ..., queue: _Optional[str] = ..., status: _Optional[_Union[State, str]] = ..., when: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., skipped: bool = ..., reason: _Optional[str] = ..., items: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ()

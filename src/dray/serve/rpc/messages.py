@@ -14,8 +14,10 @@ from dray.admin.held_job import HeldJob
 from dray.broker.verbs import Entry, QueueInfo
 from dray.codec.payload import to_json
 from dray.errors import EncodeError
+from dray.flows.api import FlowSummary
+from dray.flows.reading import FlowInfo, NodeInfo
 from dray.info import JobInfo, moment, plain
-from dray.job import Error, Progress, check_progress_data
+from dray.job import Error, Progress, State, check_progress_data
 from dray.options import CALL_OPTIONS
 from dray.serve.errors import Refused
 from dray.serve.models import CallIn, JobIn
@@ -158,11 +160,58 @@ def job_out(info: JobInfo, result: object) -> pb.Job:
         waits_for=info.waits_for,
         parent=info.parent or "",
         cancelling=info.cancelling,
+        flow=info.flow or "",
+        node=info.node,
     )
     _add_parts(message, info)
     if isinstance(result, tuple):
         message.result_json = _text(result[0])
     return message
+
+
+def flow_row(flow: FlowSummary) -> pb.Flow:
+    """A flow in a list."""
+    return pb.Flow(
+        id=flow.id,
+        name=flow.name,
+        status=str(flow.status),
+        reason=flow.reason or "",
+        key=flow.key or "",
+        created_at=stamp(flow.created_at),
+        finished_at=stamp(flow.finished_at),
+        node_count=flow.nodes,
+    )
+
+
+def flow_out(info: FlowInfo, most: int) -> pb.Flow:
+    """A flow with its nodes, the first `most` of them."""
+    return pb.Flow(
+        id=info.id,
+        name=info.name,
+        status=str(info.status),
+        reason=info.reason or "",
+        key=info.key or "",
+        created_at=stamp(info.created_at),
+        finished_at=stamp(info.finished_at),
+        counts={str(one): count for one, count in info.counts.items()},
+        nodes=[_flow_node(node) for node in info.nodes[:most]],
+        node_count=len(info.nodes),
+    )
+
+
+def _flow_node(node: NodeInfo) -> pb.FlowNode:
+    return pb.FlowNode(
+        name=node.name,
+        id=node.id,
+        task=node.task,
+        queue=node.queue,
+        status=state(node.status) if node.status is not State.NOT_FOUND else pb.STATE_UNSPECIFIED,
+        when=node.when,
+        inputs=node.inputs,
+        skipped=node.skipped,
+        reason=node.reason or "",
+        items={str(one): count for one, count in (node.items or {}).items()},
+    )
 
 
 def _whole(number: int) -> int:

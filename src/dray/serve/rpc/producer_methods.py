@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dray.client.link import Link
@@ -17,6 +18,7 @@ from dray.job import Record, State
 from dray.serve.enqueue import enqueue as submit
 from dray.serve.errors import Refused, not_found, try_later
 from dray.serve.event_feed import Subscription, queues_to_follow, read_cursor
+from dray.serve.flows import NODES_SHOWN, find_flow, may_see
 from dray.serve.models import MANY
 from dray.serve.rpc import dray_pb2 as pb
 from dray.serve.rpc import messages
@@ -57,7 +59,7 @@ async def wait_result(call: GrpcCall, request: pb.WaitResultRequest) -> pb.Job:
         raise InvalidInput("wait", wait, "seconds from 0 are allowed")
     if not info.status.finished and wait != 0:
         await call.unless_stopping(_end(call.app.job(info.id), wait, call.time_to_wait(wait)))
-        info = await call.app.job(info.id).ainfo()
+        info = await call.find_job(info.id)
         if not info.status.finished and call.state.stopping.is_set():
             raise try_later(503, "stopping", STOPPING, 1)
     return await _shown(call, info)
@@ -71,7 +73,7 @@ async def _end(job: JobHandle[Any], wanted: float | None, patience: float | None
 
 
 async def _shown(call: GrpcCall, info: JobInfo) -> pb.Job:
-    if info.status is not State.SUCCEEDED:
+    if info.status is not State.SUCCEEDED or call.caller.hides_values:
         return messages.job_out(info, None)
     if info.result is None:  # None was returned, it is not kept, or it cannot be read
         record = await call.app.client.run(_record, info.id)
@@ -105,6 +107,32 @@ async def delete(call: GrpcCall, request: pb.DeleteRequest) -> pb.DeleteResponse
         reason = done.refused.get(info.id, "it could not be deleted")
         raise Refused(412, "not_deleted", f"job {info.id}: {reason}", "id")
     return pb.DeleteResponse()
+
+
+async def send_event(call: GrpcCall, request: pb.SendEventRequest) -> pb.SendEventResponse:
+    info = await call.find_job(request.id)
+    try:
+        value = msgspec.json.decode(request.value_json or "null")
+    except msgspec.DecodeError as error:
+        raise InvalidInput("value_json", request.value_json, f"JSON is allowed ({error})") from None
+    job = call.app.job(info.id)
+    return pb.SendEventResponse(accepted=await job.asend(request.event, value, id=request.message_id or None))
+
+
+async def get_flow(call: GrpcCall, request: pb.GetFlowRequest) -> pb.Flow:
+    _, info = await find_flow(call, request.id)
+    return messages.flow_out(info, NODES_SHOWN)
+
+
+async def list_flows(call: GrpcCall, request: pb.ListFlowsRequest) -> pb.ListFlowsResponse:
+    limit = request.limit or 100
+    if limit > MANY:
+        raise InvalidInput("limit", limit, f"1 to {MANY} are allowed")
+    found, cursor = await call.app.flows.afind(
+        request.state or None, limit=limit, cursor=request.cursor or None
+    )
+    shown = [messages.flow_row(flow) for flow in found if may_see(call, flow.tasks, flow.queues)]
+    return pb.ListFlowsResponse(flows=shown, cursor=cursor or "")
 
 
 async def list_queues(call: GrpcCall, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:

@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Final, Protocol
 
 from dray.broker.verbs import Broker
@@ -48,6 +49,7 @@ from dray.stats.tallies import (
     write_archive,
 )
 from dray.worker.duties.leadership import Leadership
+from dray.worker.duties.placing import Placing
 from dray.worker.duties.speculation import Speculation
 from dray.worker.duties.ticker import RemoveUndeclared, Ticker
 from dray.worker.retrying_broker import RetryingBroker
@@ -134,9 +136,12 @@ def duties_of(
         Sweep(settings.sweep_interval, count_event),
         StatisticsArchive(settings.lease),
         Speculation(),
+        Placing(),
     ]
     if settings.schedules:
         duties += [Ticker(settings.lease, settings.durability, arrivals), RemoveUndeclared()]
+    if settings.history_url is not None:
+        duties.append(import_module("dray.worker.duties.history").HistoryWriter(settings))
     return duties
 
 

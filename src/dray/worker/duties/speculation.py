@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dray.broker.verbs import PAGE_MAX, Broker, Ids, Query, Speculate
+from dray.broker.actions import Ids, Query, Speculate
+from dray.broker.verbs import PAGE_MAX, Broker
 from dray.job import Record, State
 from dray.stats.tallies import (
     SecondRuns,

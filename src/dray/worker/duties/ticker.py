@@ -19,7 +19,8 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from dray.broker.verbs import Accepted, Cancel, Doc, DocWrite, Ids
+from dray.broker.actions import Cancel, Ids
+from dray.broker.verbs import Accepted, Doc, DocWrite
 from dray.errors import BrokerError, DecodeError, DrayError
 from dray.job import State
 from dray.schedules.schedule import GRACE, KIND, NEWS, Schedule, Step, decode, encode, step

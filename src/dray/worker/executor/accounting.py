@@ -35,7 +35,7 @@ class Account:
 
     __slots__ = (
         *("cpu", "ends", "failed", "memory", "metered", "runs", "speculate", "succeeded"),
-        *("fetched", "took", "up_to", "waited"),
+        *("fetched", "steps_replayed", "steps_run", "took", "up_to", "waited"),
     )
 
     def __init__(self, speculate: bool) -> None:
@@ -51,7 +51,7 @@ class Account:
     def _clear(self) -> None:
         self.took: list[float] = []
         self.waited: list[float] = []
-        self.failed = self.metered = self.memory = 0
+        self.failed = self.metered = self.memory = self.steps_run = self.steps_replayed = 0
         self.cpu = 0.0
         self.succeeded.clear()
         self.ends: dict[str, dict[str, int]] = {}
@@ -93,6 +93,8 @@ class Account:
             ends=self.ends,
             lasted=lasted,
             delays=delays,
+            steps_run=self.steps_run,
+            steps_replayed=self.steps_replayed,
         )
         self._clear()
         return tally

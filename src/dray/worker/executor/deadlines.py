@@ -39,7 +39,8 @@ class Deadlines:
         self._loop = asyncio.get_running_loop()
         self._earliest = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        self._tick: asyncio.TimerHandle | None = None
+        self._tick: asyncio.Handle | None = None
+        self._tick_at = math.inf
         self._next_second = 0.0
         self.halting: dict[RunState, Callable[[RunState], None]] = {}
         """Runs that were asked to stop, and the function that asks again."""
@@ -91,10 +92,11 @@ class Deadlines:
 
     def _ticked(self) -> None:
         time = self._loop.time()
-        lag = 0.0 if self._tick is None else time - self._tick.when()
+        lag = max(0.0, time - self._tick_at)
         self._accounts.lag = max(self._accounts.lag, lag)
         self._executor.every_beat(lag)
-        self._tick = self._loop.call_at(time + (SECOND if self._heartbeat is None else BEAT), self._ticked)
+        self._tick_at = time + (SECOND if self._heartbeat is None else BEAT)
+        self._tick = self._loop.call_at(self._tick_at, self._ticked)
         if self._heartbeat is not None:
             self._beat(self._heartbeat)
         if time < self._next_second:

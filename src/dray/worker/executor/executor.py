@@ -17,12 +17,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dray.app import App
-from dray.broker.verbs import Broker, Filter, Wake
+from dray.broker.verbs import Broker, Filter, NextTake, Wake
 from dray.errors import BrokerError, SessionLost
-from dray.job import Outcome, OutcomeKind, Settled, Verdict
+from dray.job import Outcome, OutcomeKind, Settled, Taken, Verdict
 from dray.settings import Settings
 from dray.worker.channel import Message, SessionLapsed, SessionNews, Stop
 from dray.worker.executor.accounting import Accounts
+from dray.worker.executor.hand_over import HandOver
 from dray.worker.executor.listener import Listener
 from dray.worker.executor.runs import Runs
 from dray.worker.executor.session import Session, SessionOver
@@ -83,6 +84,8 @@ class Executor(Runs):
         self._loop_filter = Filter(tasks=frozenset(on_loop), priorities=settings.priorities)
         self._turns = Turns(settings.queues, queues_of(app), settings.slots)
         self._listener = Listener(broker, self._turns.queues, self._filter, self._news, random)
+        self._hand_over = HandOver(broker, self._filter, self._turns, self._start_in, self._confirmed)
+        self._offers = broker.hands_over and rate is None and not burst
         self._outage = OutageLog(session_name, self._loop.time, random)
         self._opened = self._no_work = False
         self._renew_at = math.inf
@@ -104,6 +107,7 @@ class Executor(Runs):
             await self._leave()
         finally:
             self._turns.end()
+            self._hand_over.drop()
             await self._listener.close()
             self._deadlines.end()
             if self._stop_timer is not None:
@@ -126,6 +130,7 @@ class Executor(Runs):
     def abandon(self) -> None:
         """The supervisor is gone: settle what has ended, if the broker answers at once, and end."""
         self._abandoned, self._stop_at = True, self._loop.time()
+        self._listen()
         self._wake()
 
     def hear(self, message: Message) -> None:
@@ -144,6 +149,8 @@ class Executor(Runs):
         if self._loop.time() >= self._stop_at + LEAVE_PATIENCE:
             return True
         if session.unsent or session.sending or (session.unanswered and not self._abandoned):
+            return False
+        if self._hand_over.confirming:
             return False
         return self._abandoned or not self._runs
 
@@ -189,14 +196,22 @@ class Executor(Runs):
     def _must_call(self) -> bool:
         if not self._opened:
             return not self._leaving and not self._retiring
-        return self._renew_due or bool(self._session.unsent) or self._want() > 0
+        return self._renew_due or bool(self._session.unsent) or self._want() > 0 or self._must_confirm()
+
+    def _must_confirm(self) -> bool:
+        """A take was offered, and nothing waits for its answer any more."""
+        return bool(self._session.offered) and not self._hand_over.confirming and not self._listener.waiting
 
     def _want(self) -> int:
         """How many jobs to ask for now."""
         if self._session.unanswered:
             return self._session.unanswered
-        if self._no_work or self._retiring or self._leaving:
+        if self._no_work or self._retiring or self._leaving or self._hand_over.confirming:
             return 0
+        return self._free()
+
+    def _free(self) -> int:
+        """How many jobs can start now."""
         free = self.slots.free(self._used)
         if self._rate is not None and free > 0:
             free = min(free, self._rate.available())
@@ -230,10 +245,11 @@ class Executor(Runs):
 
     async def _settle_and_take(self) -> None:
         session, want = self._session, self._want()
+        takes = want > 0 or self._must_confirm()
         if not session.unsent:
-            if want > 0:
+            if takes:
                 await self._take(session, want)
-        elif want <= 0:
+        elif not takes:
             self._settled(await session.settle())
             # In a burst, look once more for jobs that this made ready: nothing else announces them.
             self._no_work = self._no_work and not self._burst
@@ -249,6 +265,13 @@ class Executor(Runs):
 
     async def _take(self, session: Session, want: int, settling: bool = False) -> None:
         repeats, turns = session.unanswered > 0, self._turns
+        if (
+            session.offered
+            and not repeats
+            and (want <= 0 or session.offered != turns.queues or len(turns.queues) > 1)
+        ):
+            self._start_in(session, await session.confirm(self._filter))
+            return  # the next turn takes under a new number
         if not repeats and await turns.look(self._broker, self._filter, session.name, self._loop.time()):
             want = min(want, self._want())
         if not repeats and (self._leaving or self._retiring or session is not self._session or want <= 0):
@@ -317,25 +340,49 @@ class Executor(Runs):
 
     def _lose_session(self) -> None:
         self._opened = self._no_work = False
+        self._hand_over.drop()
         super()._lose_session()
 
     # waiting for work
 
     def _served(self) -> None:
         """The queues it serves are known, or have changed."""
-        self._listener.serve(self._turns.queues)
+        if self._listener.serve(self._turns.queues):
+            self._no_work = False
+            self._wake()
         self._supervisor.serves(self._turns.entries, self._turns.dedicated)
 
     def _listen(self) -> None:
-        if self._opened:
+        if self._opened and not self._hand_over.confirming:
             has_room = self._no_work and not self._leaving and not self._retiring
-            self._listener.aim(self._session.name, has_room)
+            self._listener.aim(self._session.name, has_room, self._next_take() if has_room else None)
 
-    def _news(self, heard: Wake | Exception) -> None:
+    def _next_take(self) -> NextTake | None:
+        """The take to offer: only if there are no runs, and no outcomes to settle."""
+        session = self._session
+        if not self._offers or self._runs or self._zombies or session.unsent or session.sending:
+            return None
+        return self._hand_over.offer(session, self._free())
+
+    def _news(self, session: str, heard: Wake | Exception) -> None:
         """The listener woke up. An error there will show in the next turn too, or be over by then."""
         if isinstance(heard, Exception) or heard.told:
             self._renew_due = True
         if isinstance(heard, Wake):
             self._turns.heard(heard)
+            mine = bool(heard.taken) and session == self._session.name
+            if mine and self._hand_over.receive(self._session, heard) and not (heard.work or heard.told):
+                return
         self._no_work = False
         self._wake()
+
+    def _start_in(self, session: Session, taken: list[Taken]) -> None:
+        if taken and session is self._session:
+            self._start(taken)
+
+    def _confirmed(self) -> None:
+        """Listen for more, unless the next turn does it."""
+        if self._must_call():
+            self._wake()
+        elif not self._session.sending:
+            self._listen()

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeVar
@@ -161,13 +162,19 @@ class ExecutorProgram:
                 return answer
 
     async def _declare(self, broker: Broker) -> None:
-        """Write the schedules that the code declares. A failure is logged, and does not stop the executor."""
+        """Write the schedules, and for a history the parameter names, that the code declares.
+
+        A failure is logged, and does not stop the executor.
+        """
         started = self._config.started
         try:
             declared = self._app.declared_schedules()
             await self._until_reached(lambda: reconcile(broker, declared, started=started))
         except Exception:
             log.exception("the schedules that the code declares could not be written")
+        if self._app.settings.history_url is not None:
+            write_parameters = import_module("dray.history.parameters").write_parameters
+            await self._until_reached(lambda: write_parameters(broker, self._app.tasks))
 
     def _redeclare(self) -> None:
         if self._broker is None:  # it declares them as soon as it is connected

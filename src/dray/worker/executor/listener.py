@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from dray.broker.verbs import Broker, Filter, Interest, Wake
+from dray.broker.verbs import Broker, Filter, Interest, NextTake, Wake
 from dray.errors import BrokerError
 from dray.retry_pauses import RetryPauses
 
@@ -24,49 +24,66 @@ LONGEST_PAUSE: Final = 1.0
 """Seconds between waits while the broker is away."""
 
 
+class Aim(NamedTuple):
+    """One wait: for news of this session; if `work`, for jobs too, perhaps with an offered take."""
+
+    session: str
+    work: bool
+    next_take: NextTake | None = None
+
+
 class Listener:
     def __init__(
         self,
         broker: Broker,
         queues: tuple[str, ...],
         filter: Filter,
-        heard: Callable[[Wake | Exception], None],
+        heard: Callable[[str, Wake | Exception], None],
         random: Callable[[], float],
     ) -> None:
         self._broker, self._queues, self._filter = broker, queues, filter
         self._heard, self._random = heard, random
         self._loop = asyncio.get_running_loop()
-        self._aim: tuple[str, bool] | None = None
-        """The current wait: for news of this session, and for work if true."""
+        self._aim: Aim | None = None
+        """The current wait."""
         self._wait: asyncio.Task[None] | None = None
         self._old: dict[asyncio.Task[None], None] = {}
         self._pause = 0.0
         """Seconds to sleep before the next wait, after one that failed."""
         self._pauses = RetryPauses(FIRST_PAUSE, LONGEST_PAUSE, random=random)
 
-    def aim(self, session: str, work: bool) -> None:
+    @property
+    def waiting(self) -> bool:
+        return self._aim is not None
+
+    def aim(self, session: str, work: bool, next_take: NextTake | None = None) -> None:
         """Wait for news of a session, and for work if `work`."""
-        aim = self._aim
-        if aim is not None and aim[1] is work and aim[0] == session:
+        aim = Aim(session, work, next_take)
+        if aim == self._aim:
             return
         self._drop()
-        self._aim = (session, work)
-        self._wait = self._loop.create_task(self._listen(session, work))
+        self._aim = aim
+        self._wait = self._loop.create_task(self._listen(aim))
 
-    def serve(self, queues: tuple[str, ...]) -> None:
-        """Wait for work in these queues from now on."""
+    def serve(self, queues: tuple[str, ...]) -> bool:
+        """Wait for work in these queues from now on; true if that ended a wait."""
         if queues == self._queues:
-            return
+            return False
         self._queues = queues
-        if self._aim is not None and self._aim[1]:
-            session, work = self._aim
+        ends = self._aim is not None and self._aim.work
+        if ends:
             self._drop()
-            self.aim(session, work)
+        return ends
 
-    async def _listen(self, session: str, work: bool) -> None:
+    async def _listen(self, aim: Aim) -> None:
         if self._pause:
             await asyncio.sleep(self._pause)
-        interest = Interest(queues=self._queues if work else (), filter=self._filter, session=session)
+        interest = Interest(
+            queues=self._queues if aim.work else (),
+            filter=self._filter,
+            session=aim.session,
+            next_take=aim.next_take,
+        )
         heard: Wake | Exception
         try:
             heard = await self._broker.wait(interest, LONGEST_WAIT * (0.75 + self._random() / 4))
@@ -79,7 +96,7 @@ class Listener:
             log.exception("waiting on the broker failed")
             self._pause, heard = self._pauses.next(), error
         self._aim = self._wait = None
-        self._heard(heard)
+        self._heard(aim.session, heard)
 
     def _drop(self) -> None:
         if self._wait is not None:

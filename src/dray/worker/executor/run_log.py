@@ -17,6 +17,7 @@ _HOW: Final = {
     OutcomeKind.CANCELLED: "was cancelled after",
     OutcomeKind.GIVE_BACK: "is handed back after",
     OutcomeKind.CRASHED: "runs again: a process that it shared with others died after",
+    OutcomeKind.SUSPENDED: "sleeps or waits after",
 }
 
 log = logging.getLogger("dray.worker")
@@ -47,6 +48,9 @@ class RunLog:
                 self._failed(run, outcome)
             else:
                 self._failures_unsaid += 1
+        elif outcome.error is not None and outcome.kind is OutcomeKind.SUSPENDED:
+            what = f": {outcome.error.type}: {outcome.error.message}"
+            self._say(logging.WARNING, run, outcome.kind, "tries a step again after", what)
         elif self._room:
             self._room -= 1
             self._say(logging.INFO, run, outcome.kind, _HOW[outcome.kind])

@@ -11,24 +11,35 @@ from typing import Any, Final, NamedTuple
 
 from dray.app import App
 from dray.broker.verbs import Broker, Ref
-from dray.job import Outcome, OutcomeKind, Progress, Taken
+from dray.codec.inputs import HEADER
+from dray.errors import BrokerError, SessionLost
+from dray.job import Outcome, OutcomeKind, Progress, Taken, Verdict
+from dray.retry_pauses import RetryPauses
 from dray.settings import Settings
 from dray.stats.tallies import LOST
 from dray.task import Task
 from dray.worker.channel import Message, SupervisorReports
 from dray.worker.executor.accounting import Account, Accounts
 from dray.worker.executor.deadlines import PATIENCE, Deadlines
+from dray.worker.executor.inputs import Inputs
+from dray.worker.executor.memo_batches import MemoBatches
 from dray.worker.executor.run_log import RunLog
 from dray.worker.executor.session import ProgressReports, Session
 from dray.worker.executor.slots import Slots
 from dray.worker.logs import about, is_failure
 from dray.worker.process import memory_used
+from dray.worker.run.durable_run import DurableRun
+from dray.worker.run.operations import RunSteps
 from dray.worker.run.outcome import Judge
 from dray.worker.run.perform import Runner, Runners
+from dray.worker.run.requests import Remember, Request, RunLost, carry_out
 from dray.worker.run.run_state import RunState, StopReason
 from dray.worker.shared_memory import SharedHeartbeat, SleepSign
 
 _SUCCEEDED: Final = OutcomeKind.SUCCEEDED
+ASK_FIRST_PAUSE: Final = 0.1
+ASK_LONGEST_PAUSE: Final = 1.0
+"""Seconds between tries of a durable run to reach the broker."""
 
 log = logging.getLogger("dray.worker")
 
@@ -50,7 +61,7 @@ def task_table(
 ) -> dict[str, TaskEntry]:
     table = {}
     for name, task in tasks.items():
-        if settings.tasks is not None and name not in settings.tasks:
+        if settings.tasks is not None and name not in settings.tasks and not task.built_in:
             continue
         options = task.options
         runner = runners.in_threads
@@ -107,18 +118,19 @@ class Runs:
     ) -> None:
         self.app, self.state, self.thread = app, state, threading.get_ident()
         self._broker, self._settings, self._name, self._clock = broker, settings, session_name, clock
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._random = asyncio.get_running_loop(), random
         self._supervisor = SupervisorReports(send)
         self._judge = Judge(app, settings, clock, random)
         self._runners = runners(self._judge)
         self._accounts = accounts or Accounts(wall=clock)
-        self._tasks = task_table(app.tasks, settings, self._judge, self._runners, self._accounts)
+        self._tasks = task_table(app.all_tasks(), settings, self._judge, self._runners, self._accounts)
         self.slots = Slots(
             settings,
-            loop_tasks=not all(entry.off_loop for entry in self._tasks.values()),
+            loop_tasks=not all(entry.off_loop or entry.task.built_in for entry in self._tasks.values()),
             cpu_clock=self._accounts.cpu_clock,
             sleep=sleep,
         )
+        self._inputs = Inputs(broker, self._judge)
         self._runs: dict[Ref, RunState] = {}
         self._zombies: dict[RunState, None] = {}
         """Runs of a lost session: they use slots until they end, and their outcomes are dropped."""
@@ -135,6 +147,7 @@ class Runs:
         self._reports = ProgressReports(self._renew_soon)
         self._deadlines = Deadlines(self, self._runs, self._zombies, heartbeat, self._accounts)
         self._debug = log.isEnabledFor(logging.DEBUG)
+        self._memos = MemoBatches(broker)
         self._log = RunLog(self._loop.time, clock)
 
     @property
@@ -153,7 +166,7 @@ class Runs:
         for taken in batch:
             job = taken.job
             ref = (job.id, taken.run)
-            if ref in runs or session.holds(ref):
+            if ref in runs or ref in session.unsent or ref in session.sending:
                 continue
             entry = tasks.get(job.task)
             off_loop = entry is not None and (entry.off_loop or job.isolate == "process")
@@ -165,10 +178,12 @@ class Runs:
                 timeout = job.timeout / 1000
             if taken.suspect or job.isolate == "process":
                 runner = self._runners.in_children
+            if job.owner is not None and job.payload[:1] == HEADER:
+                runner = self._inputs.before(runner)
             run = runs[ref] = RunState(self, task, taken, ref, timeout)
             run.runner, run.off_loop = runner, off_loop
             run.began, run.stop_at = now, now + timeout
-            if taken.deadline is not None:
+            if taken.deadline is not None and taken.undo is None:
                 run.deadline = now + (taken.deadline - self._clock()) / 1000
                 run.restart_timeout(now)
             if run.stop_at < earliest:
@@ -197,6 +212,9 @@ class Runs:
             self._zombies.pop(run, None)
         if run.off_loop:
             self.slots.off_loop -= 1
+        if run.steps_run or run.steps_replayed:
+            account.steps_run += run.steps_run
+            account.steps_replayed += run.steps_replayed
         if run.meter is not None:
             self._accounts.ended(run, run.meter, outcome)
         if outcome.kind is _SUCCEEDED and kept:
@@ -283,6 +301,28 @@ class Runs:
         if run.off_loop:
             self.slots.off_loop -= 1 if begins else -1
         self._wake()
+
+    def open_steps(self, run: RunState) -> RunSteps:
+        return RunSteps(DurableRun(run, self._judge, self.ask, self._loop))
+
+    async def ask(self, run: RunState, request: Request) -> Any:
+        """Carry out what a durable run asks of the broker, through its outages."""
+        pauses = RetryPauses(ASK_FIRST_PAUSE, ASK_LONGEST_PAUSE, random=self._random)
+        while True:
+            if self._runs.get(run.ref) is not run:
+                raise RunLost(run.taken.job.id)
+            try:
+                if not isinstance(request, Remember):
+                    return await carry_out(self._broker, run.taken, request)
+                verdict = await self._memos.write(self._session.name, request.write)
+                if verdict is Verdict.REFUSED:
+                    raise RunLost(run.taken.job.id)
+                return verdict
+            except SessionLost:
+                raise RunLost(run.taken.job.id) from None
+            except (BrokerError, OSError) as error:
+                log.warning("%s waits for the broker: %s", run.taken.job.id, error, extra=about(run))
+                await asyncio.sleep(pauses.next())
 
     def _renew_soon(self) -> None:
         self._renew_due = True

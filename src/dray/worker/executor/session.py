@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from dray.broker.verbs import Beat, Broker, Filter, Heard, ProgressReport, Ref
+from dray.broker.verbs import Beat, Broker, Filter, Heard, NextTake, ProgressReport, Ref
 from dray.errors import BrokerError, InvalidInput, SessionLost
 from dray.job import Error, Outcome, OutcomeKind, Progress, Settled, Taken
 
@@ -37,6 +37,10 @@ class Session:
         self.sending: dict[Ref, Outcome] = {}
         self.unanswered = 0
         """Jobs asked for in a take that has no answer yet."""
+        self.offered: tuple[str, ...] = ()
+        """Queues that the next take was offered to: each may have answered it."""
+        self._received: dict[Ref, None] = {}
+        """Runs that came as an answer to the offered take."""
         self._request = 0
         self._broker = broker
 
@@ -55,19 +59,46 @@ class Session:
     async def take(
         self, queues: Sequence[str], filter: Filter, want: int, share: int | None = None
     ) -> list[Taken]:
-        """Take jobs; a take without an answer is repeated as it was."""
+        """Take jobs; a take without an answer is repeated as it was. An offered one asks the same queues."""
         if not self.unanswered:
             self._request += 1
             self.unanswered = want
+        taken = await self._take(self._request, queues, filter, self.unanswered, share)
+        self.unanswered = 0
+        return self._close_offer(taken)
+
+    async def _take(
+        self, request: int, queues: Sequence[str], filter: Filter, want: int, share: int | None = None
+    ) -> list[Taken]:
         try:
-            taken = await self._broker.take(
-                self.name, self._request, queues, filter, self.unanswered, share=share
-            )
+            return await self._broker.take(self.name, request, queues, filter, want, share=share)
         except InvalidInput:
             # Another process used this session's name with a higher number.
-            log.exception("take %d of session %s was refused", self._request, self.name)
+            log.exception("take %d of session %s was refused", request, self.name)
             raise SessionOver from None
-        self.unanswered = 0
+
+    # direct hand-over
+
+    def offer(self, queues: tuple[str, ...]) -> NextTake:
+        """Offer the next take to these queues; it must be repeated there before a higher number is used."""
+        self.offered = queues
+        return NextTake(self._request + 1, queues)
+
+    def received(self, taken: Iterable[Taken]) -> None:
+        """Note runs that came with a wake-up."""
+        self._received.update(((one.job.id, one.run), None) for one in taken)
+
+    async def confirm(self, filter: Filter) -> list[Taken]:
+        """Repeat the offered take, for no further job: the runs that did not come with the wake-up."""
+        taken = await self._take(self._request + 1, self.offered, filter, 0)
+        self._request += 1
+        return self._close_offer(taken)
+
+    def _close_offer(self, taken: list[Taken]) -> list[Taken]:
+        self.offered = ()
+        if self._received:
+            taken = [one for one in taken if (one.job.id, one.run) not in self._received]
+            self._received.clear()
         return taken
 
     async def settle(self) -> list[tuple[Outcome, Settled]]:

@@ -22,7 +22,7 @@ OFF_LOOP: Final = 32
 """Runs in threads and child processes at a time, if the number of slots adapts; ..."""
 OFF_LOOP_MOST: Final = 100
 AHEAD: Final = 0.01
-"""... but as many as ended lately in so many seconds, up to `OFF_LOOP_MOST`."""
+"""... but as many as ended in so many seconds when there was enough to do, up to `OFF_LOOP_MOST`."""
 NEARLY: Final = 0.9
 """The share of slots in use that counts as full: some are just being filled again."""
 FEW: Final = 0.005
@@ -54,6 +54,8 @@ class Slots:
         self.off_loop = 0
         """Runs in threads and child processes, without those that wait for other jobs."""
         self.off_loop_limit = OFF_LOOP if self.adapts else sys.maxsize
+        self._reached = False
+        """That bound was reached since the last observation."""
         self.past_threads = False
         """Ask for jobs of the event loop, although no more can leave it."""
         self.filled = False
@@ -90,6 +92,7 @@ class Slots:
             return False
         self.off_loop += 1
         self._left += 1
+        self._reached = self._reached or self.off_loop >= self.off_loop_limit
         return True
 
     # adapting
@@ -126,7 +129,10 @@ class Slots:
             if self._share < FEW:
                 self._share = 0.0
         rate = (ended - self._seen_ended) / seconds if seconds > 0 else 0.0
-        self.off_loop_limit = max(OFF_LOOP, min(OFF_LOOP_MOST, int(rate * AHEAD)))
+        most = max(OFF_LOOP, min(OFF_LOOP_MOST, int(rate * AHEAD)))
+        if self._reached or most > self.off_loop_limit:  # a low rate says nothing if there was little to do
+            self.off_loop_limit = most
+        self._reached = self.off_loop >= self.off_loop_limit
         self._seen_left, self._seen_ended = left, ended
 
     def _others_sleep(self, asleep: bool) -> bool:

@@ -30,6 +30,8 @@ LOOK: Final = 0.1
 """Seconds between looks at queues that had no work, while others keep the executor busy; ..."""
 LOOK_EACH: Final = 0.001
 """... and at least so many for each such queue."""
+OFFERED: Final = 4
+"""Queues that the next take is offered to; with more queues, only that which gave a job last."""
 LEAST_SHARE: Final = 8
 """A turn is at least 1/8 of the executor's slots: many queues must not mean many small takes."""
 
@@ -70,6 +72,7 @@ class Turns:
         self._hot: list[dict[str, None]] = []
         """By stage: the queues known to have work, in the order of their turns."""
         self._last = TakeRequest((), 0)
+        self._gave = ""
         self._looked_at = -math.inf
         self._watching: asyncio.Task[None] | None = None
         self._arrange()
@@ -87,6 +90,11 @@ class Turns:
     def queues(self) -> tuple[str, ...]:
         """Every queue that is served now."""
         return tuple(queue for stage in self._stages for queue in stage)
+
+    @property
+    def only_queue(self) -> tuple[str, ...]:
+        """The queue that is asked with every take, if no other is served."""
+        return self._stages[0] if len(self._stages) == 1 and len(self._stages[0]) == 1 else ()
 
     def _arrange(self) -> None:
         old = {queue for hot in self._hot for queue in hot}
@@ -144,8 +152,11 @@ class Turns:
 
     def cold(self) -> tuple[str, ...]:
         """The queues that take turns and are not known to have work."""
-        pairs = zip(self._stages, self._hot, strict=True)
-        return tuple(q for stage, hot in pairs if len(stage) > 1 for q in stage if q not in hot)
+        found: tuple[str, ...] = ()
+        for stage, hot in zip(self._stages, self._hot, strict=True):
+            if len(stage) > 1:
+                found += tuple([queue for queue in stage if queue not in hot])
+        return found
 
     async def look(self, broker: Broker, filter: Filter, session: str, now: float) -> bool:
         """Ask the broker which of the cold queues have work, if the last look was long enough ago."""
@@ -181,8 +192,21 @@ class Turns:
                 return TakeRequest(turns, min(want, share * len(turns)), turns, share)
         return TakeRequest(tuple(queues), want)
 
+    def offered(self, free: int) -> tuple[str, ...]:
+        """The queues that may answer the next take in advance, one job each."""
+        queues = self.queues if len(self._stages) <= OFFERED else ()
+        if 0 < len(queues) <= min(free, OFFERED):
+            return queues
+        return (self._gave,) if free > 0 and any(self._gave in stage for stage in self._stages) else ()
+
+    def gave(self, queue: str) -> None:
+        """A queue gave a job."""
+        self._gave = queue
+
     def took(self, request: TakeRequest, taken: Sequence[Taken]) -> bool:
         """Note the result of a take; true if there may be more jobs."""
+        if taken:
+            self._gave = taken[-1].job.queue
         full = len(taken) == request.want > 0
         if request.share is not None:
             given = Counter(one.job.queue for one in taken)

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ import msgspec
 
 from dray.app import App
 from dray.context import CURRENT
+from dray.errors import TooLarge
 from dray.job import Outcome, Progress, Taken
 from dray.loading import load_app
 from dray.settings import Settings
@@ -32,9 +34,12 @@ from dray.worker import logs
 from dray.worker.channel import Frames, Message, frame
 from dray.worker.config import ChildConfig
 from dray.worker.process import die_with, forget_peak, new_event_loop, peak_memory, run_to_end
+from dray.worker.run.durable_run import DurableRun
 from dray.worker.run.meter import Meter
+from dray.worker.run.operations import RunSteps
 from dray.worker.run.outcome import Judge, describe
 from dray.worker.run.perform import OnLoop, Runner
+from dray.worker.run.requests import REPLIES, AnyRequest, Request, RunLost
 from dray.worker.run.run_state import RunState, StopReason
 from dray.worker.run.threads import Threads
 
@@ -66,7 +71,24 @@ class StopRun(Message, frozen=True):
     overdue: bool
 
 
+class Answer(Message, frozen=True):
+    """The reply to a `RunAsks`; `lost`: the run is not valid any more; `refused`: the log has no room."""
+
+    number: int
+    reply: bytes
+    lost: bool = False
+    refused: str = ""
+
+
 # child → executor
+
+
+class RunAsks(Message, frozen=True):
+    """A durable run asks something of the broker."""
+
+    number: int
+    ask: int
+    request: AnyRequest
 
 
 class ChildReady(Message, frozen=True):
@@ -95,6 +117,8 @@ class RunEnded(Message, frozen=True):
     cpu: float
     memory: int
     """The peak of this process in bytes; 0 if other jobs ran beside it."""
+    steps_run: int = 0
+    steps_replayed: int = 0
 
 
 class RunProgress(Message, frozen=True):
@@ -138,10 +162,11 @@ FromChild = (
     | RunProgress
     | RunHeartbeat
     | RunWaits
+    | RunAsks
     | RunOnLoop
     | LoopAnswered
 )
-ToChild = RunJob | StopRun
+ToChild = RunJob | StopRun | Answer
 
 decode_order = msgspec.msgpack.Decoder(ToChild).decode
 decode_report = msgspec.msgpack.Decoder(FromChild).decode
@@ -154,6 +179,9 @@ class ChildProgram:
         self.app, self.state, self.thread = app, None, threading.get_ident()
         self._settings, self._connection = settings, connection
         self._sending = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop
+        self._asked = count(1)
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._runs: dict[int, RunState] = {}
         self._numbers: dict[RunState, int] = {}
         self._ahead = 0
@@ -165,7 +193,7 @@ class ChildProgram:
         self._threads: Runner
 
     async def main(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         async with self.app.open_lifespan() as state:
             self.state = state
             dice = random.Random()  # noqa: S311 (jitter)
@@ -182,7 +210,7 @@ class ChildProgram:
     def _do(self, order: RunJob) -> None:
         self._ahead = order.now - _steady()
         taken = order.taken
-        task = self.app.tasks[taken.job.task]
+        task = self.app.all_tasks()[taken.job.task]
         run = RunState(self, task, taken, (taken.job.id, taken.run), order.timeout)
         self._runs[order.number], self._numbers[run] = run, order.number
         run.runner = self._on_loop if task.is_async or self._judge.middleware else self._threads
@@ -195,10 +223,11 @@ class ChildProgram:
     def _ended(self, run: RunState, outcome: Outcome) -> None:
         number = self._numbers.pop(run)
         del self._runs[number]
+        steps = (run.steps_run, run.steps_replayed)
         if self._usage is not None:
-            self.send(RunEnded(number, outcome, *self._usage.so_far()))
+            self.send(RunEnded(number, outcome, *self._usage.so_far(), *steps))
         elif run.meter is not None:
-            self.send(RunEnded(number, outcome, run.meter.end(), run.meter.cpu, 0))
+            self.send(RunEnded(number, outcome, run.meter.end(), run.meter.cpu, 0, *steps))
         if self.app.tracing is not None:  # it will be killed: no span may be left unsent
             asyncio.get_running_loop().run_in_executor(None, self.app.tracing.flush, FLUSH)
 
@@ -221,6 +250,31 @@ class ChildProgram:
     def waits(self, run: RunState, begins: bool) -> None:
         self._report(run, lambda number: RunWaits(number, begins))
 
+    def open_steps(self, run: RunState) -> RunSteps:
+        return RunSteps(DurableRun(run, self._judge, self.ask, self._loop))
+
+    async def ask(self, run: RunState, request: Request) -> Any:
+        """Ask the executor, which has the broker."""
+        number, ask = self._numbers.get(run), next(self._asked)
+        if number is None:
+            raise RunLost(run.taken.job.id)
+        answered = self._answers[ask] = self._loop.create_future()
+        try:
+            self.send(RunAsks(number, ask, request))  # type: ignore[arg-type]  # one of the union
+            answer = await answered
+        finally:
+            del self._answers[ask]
+        if answer.lost:
+            raise RunLost(run.taken.job.id)
+        if answer.refused:
+            raise TooLarge(answer.refused)
+        return msgspec.msgpack.decode(answer.reply, type=REPLIES[type(request)])
+
+    def _answered(self, answer: Answer) -> None:
+        future = self._answers.get(answer.number)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
     def _report(self, run: RunState, make: Callable[[int], Message]) -> None:
         number = self._numbers.get(run)
         if number is not None:  # else a thread that the run left behind calls after its end
@@ -238,6 +292,8 @@ class ChildProgram:
                 order = decode_order(body)
                 if isinstance(order, RunJob):
                     loop.call_soon_threadsafe(self._do, order)
+                elif isinstance(order, Answer):
+                    loop.call_soon_threadsafe(self._answered, order)
                 else:
                     self.send(RunOnLoop(self._on_loop_now(loop)))
                     loop.call_soon_threadsafe(self._halt, order)

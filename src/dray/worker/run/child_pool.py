@@ -13,12 +13,17 @@ import logging
 import math
 from typing import Final
 
+import msgspec
+
+from dray.errors import InvalidInput, TooLarge
 from dray.job import GROUP_MAX, Error, Outcome
 from dray.worker.run.child_main import (
+    Answer,
     ChildReady,
     ChildUnfit,
     FromChild,
     LoopAnswered,
+    RunAsks,
     RunBegun,
     RunEnded,
     RunHeartbeat,
@@ -30,6 +35,7 @@ from dray.worker.run.child_main import (
 )
 from dray.worker.run.child_process import ChildProcess, Spawn, how_it_ended
 from dray.worker.run.outcome import Judge
+from dray.worker.run.requests import RunLost
 from dray.worker.run.run_state import Ended, RunState, StopReason
 
 HANDFUL: Final = 4
@@ -82,6 +88,8 @@ class Child:
         self.over = self.killed = False
         self._ready = False
         self._unsent: list[ChildRun] = []
+        self._asking: set[asyncio.Task[None]] = set()
+        """Requests of its runs that are being carried out."""
         self._unanswered: float | None = None
         """Since when its event loop owes an answer."""
         self._blocked = False
@@ -193,7 +201,7 @@ class Child:
                 self._hear_of(entry, message)
 
     def _hear_of(
-        self, entry: ChildRun, message: RunBegun | RunEnded | RunProgress | RunHeartbeat | RunWaits
+        self, entry: ChildRun, message: RunBegun | RunEnded | RunProgress | RunHeartbeat | RunWaits | RunAsks
     ) -> None:
         run = entry.run
         match message:
@@ -209,14 +217,30 @@ class Child:
                         message.cpu,
                         message.memory,
                     )
+                run.steps_run, run.steps_replayed = message.steps_run, message.steps_replayed
                 self._finish(entry, message.outcome)
             case RunProgress():
                 run.report(message.progress)
             case RunHeartbeat():
                 run.beat()
+            case RunAsks():
+                asking = self._loop.create_task(self._answer(run, message))
+                self._asking.add(asking)
+                asking.add_done_callback(self._asking.discard)
             case RunWaits() if message.begins is not run.away:
                 run.away = message.begins
                 run.host.waits(run, message.begins)
+
+    async def _answer(self, run: RunState, message: RunAsks) -> None:
+        try:
+            reply = await run.host.ask(run, message.request)
+            answer = Answer(message.ask, msgspec.msgpack.encode(reply))
+        except RunLost:
+            answer = Answer(message.ask, b"", lost=True)
+        except (TooLarge, InvalidInput) as error:
+            answer = Answer(message.ask, b"", refused=str(error))
+        if self.usable:
+            self.process.send(answer)
 
     def _finish(self, entry: ChildRun, outcome: Outcome) -> None:
         run = entry.run

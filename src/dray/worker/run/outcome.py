@@ -11,19 +11,23 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dray.app import App
 from dray.broker.rules import OVERDUE
+from dray.codec.inputs import RESULT_MAX
 from dray.codec.payload import Call
-from dray.context import Context, Reject, Retry
+from dray.context import Context, EndRun, Reject, Retry
 from dray.errors import CodecError, DecodeError, JobStopped, MissingLibrary, TaskExit
 from dray.job import Error, Job, Outcome, OutcomeKind
 from dray.policy import Backoff, BackoffFunction, retry_delay
 from dray.settings import Settings
-from dray.worker.run.run_state import Interrupted, RunState, StopReason, bounded
+from dray.worker.run.run_state import Interrupted, RunState, StopReason, Suspended, bounded
+
+if TYPE_CHECKING:
+    from dray.worker.run.durable_run import DurableRun
 
 REASON_MAX: Final = 500
 MESSAGE_MAX: Final = 2000
@@ -31,7 +35,7 @@ TRACEBACK_MAX: Final = 16 * 1024
 TIMEOUT: Final = "Timeout"
 _CHAIN_MAX: Final = 30
 _OWN: Final = str(Path(__file__).parent)
-_STOPS: Final = (asyncio.CancelledError, JobStopped, Interrupted)
+_STOPS: Final = (asyncio.CancelledError, JobStopped, Interrupted, Suspended)
 _SUCCEEDED: Final = OutcomeKind.SUCCEEDED
 
 log = logging.getLogger("dray.worker")
@@ -69,17 +73,20 @@ class Judge:
     def success(self, run: RunState, value: object) -> Outcome:
         """The outcome of a run that returned `value`."""
         taken = run.taken
+        if run.durable is not None and run.durable.unwinding:
+            return self._swallowed(run, run.durable)
         job = taken.job
         ttl = job.result_ttl
-        if (self._result_ttl if ttl is None else ttl) == 0:
+        if (self._result_ttl if ttl is None else ttl) == 0 and job.owner is None:
             return Outcome(id=job.id, run=taken.run, kind=_SUCCEEDED)
         if value is None:
             return Outcome(id=job.id, run=taken.run, kind=_SUCCEEDED, result=self._none)
         codec = run.task.options.codec or self._codec
         if codec == "protobuf" and not hasattr(type(value), "SerializeToString"):
             codec = "msgpack"  # protobuf holds messages only; the payload names its codec to the reader
+        limit = RESULT_MAX if run.task.built_in else self._max_result
         try:
-            result = self._encode(value, codec=codec, limit=self._max_result)
+            result = self._encode(value, codec=codec, limit=limit)
         except CodecError as error:
             # Another run would return the same value, and do its work twice.
             return self._dead(run, describe(error), f"its result cannot be kept: {message_of(error)}")
@@ -129,14 +136,23 @@ class Judge:
     def failure(self, run: RunState, error: BaseException) -> Outcome:
         """The outcome of a run that raised `error`."""
         why, halted = run.stop_reason, isinstance(error, _STOPS)
+        if isinstance(error, EndRun) and why is None:
+            return self.ended_by(run, error)
         if why is StopReason.CANCELLED:
             return self._outcome(run, OutcomeKind.CANCELLED, error=None if halted else describe(error))
-        if why is StopReason.LEAVING or why is StopReason.LOST:
+        if why is StopReason.LOST:
+            return self.given_back(run)
+        if why is not StopReason.DEADLINE and run.durable is not None and run.durable.unwinding:
+            return run.durable.outcome()
+        if why is StopReason.LEAVING:
             return self.given_back(run)
         if why is StopReason.TIMEOUT and halted:
             return self._timed_out(run, error)
         if why is StopReason.DEADLINE and halted:
             return self._missed_deadline(run, error)
+        if run.durable is not None and any(leaf in run.durable.finals for leaf in _leaves(error)):
+            text = describe(error)
+            return self._dead(run, text, f"failed: {text.type}: {text.message} (not retried)")
         if isinstance(error, BaseExceptionGroup):
             error = _exit_among(error)
         if isinstance(error, Reject):
@@ -144,6 +160,39 @@ class Judge:
         if type(error) is TypeError and (misfit := self._misfit(run)) is not None:
             return self._unfitting(run, misfit)
         return self.by_the_rules(run, error, None)
+
+    def _swallowed(self, run: RunState, durable: DurableRun) -> Outcome:
+        """The task went on after it was unwound: what it did then would be done again after the wait."""
+        if durable.lost:
+            return self.given_back(run)
+        caught = "dray.worker.run.run_state.Suspended" if durable.plain else "asyncio.CancelledError"
+        text = f"it caught {caught}, by which dray ends a run that sleeps or waits, and went on: let it pass"
+        return self._dead(run, Error("Swallowed", text), f"failed: {text}")
+
+    def step_delay(
+        self,
+        run: RunState,
+        error: BaseException,
+        tries: int,
+        retries: int,
+        backoff: Backoff | BackoffFunction | None,
+    ) -> int | None:
+        """Milliseconds until the next try of a step; None if it has failed for good."""
+        if isinstance(error, Reject) or tries > retries:
+            return None
+        if not isinstance(error, Retry):
+            options = run.task.options
+            if _any_is(error, options.give_up_on):
+                return None
+            if options.retry_on and not _all_are(error, options.retry_on):
+                return None
+        return self._delay(run, error, tries, backoff)
+
+    def ended_by(self, run: RunState, end: EndRun) -> Outcome:
+        """The outcome that one of dray's own tasks has decided."""
+        reason = None if end.reason is None else bounded(end.reason, REASON_MAX)
+        outcome = self._outcome(run, end.kind, end.error, reason)
+        return outcome if end.suspend is None else msgspec.structs.replace(outcome, suspend=end.suspend)
 
     def by_the_rules(self, run: RunState, error: BaseException, text: Error | None) -> Outcome:
         """Retry or dead, as task and job say about this error; `text` describes it, if given."""
@@ -169,7 +218,7 @@ class Judge:
 
     def _later(self, run: RunState, error: BaseException, text: Error) -> Outcome:
         """A retry, whatever is left: another worker may be able to run it."""
-        taken, at = run.taken, self.now() + self._delay(run, error)
+        taken, at = run.taken, self.now() + self._delay(run, error, run.taken.attempt)
         return Outcome(id=taken.job.id, run=taken.run, kind=OutcomeKind.RETRY, at=at, error=text)
 
     def crashed(self, run: RunState, message: str, together: int = 1) -> Outcome:
@@ -182,16 +231,22 @@ class Judge:
         """The outcome of a run that must be repeated through no fault of its own."""
         return self._outcome(run, OutcomeKind.GIVE_BACK)
 
-    def _delay(self, run: RunState, error: BaseException) -> int:
+    def _delay(
+        self,
+        run: RunState,
+        error: BaseException,
+        attempt: int,
+        own: Backoff | BackoffFunction | None = None,
+    ) -> int:
         if isinstance(error, Retry) and error.delay is not None:
             return error.delay
         job = run.taken.job
-        backoff: Backoff | BackoffFunction = self._backoff_of(job) or run.task.backoff or self._backoff
+        backoff: Backoff | BackoffFunction = own or self._backoff_of(job) or run.task.backoff or self._backoff
         try:
-            return retry_delay(backoff, run.taken.attempt, error, self._random)
+            return retry_delay(backoff, attempt, error, self._random)
         except Exception:
             log.exception("the backoff of %s failed for %s: the usual one is used", job.task, job.id)
-            return self._backoff.delay(run.taken.attempt, self._random)
+            return self._backoff.delay(attempt, self._random)
 
     @staticmethod
     def _backoff_of(job: Job) -> Backoff | None:

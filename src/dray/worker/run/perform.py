@@ -6,17 +6,22 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from dray.context import CURRENT, Context
+from dray.errors import CodecError, NewerVersion
 from dray.job import Outcome
 from dray.worker.run.meter import MeteredSteps
-from dray.worker.run.outcome import Judge
+from dray.worker.run.outcome import Judge, describe
 from dray.worker.run.run_state import Ended, RunState
+from dray.worker.run.step_operation import undo_all
 
 if TYPE_CHECKING:
     from dray.client.tracing import Tracing
+    from dray.worker.run.durable_run import Caller
 
+NEWER_PAUSE: Final = 60_000
+"""Milliseconds until a job whose log was written by a newer dray is tried again."""
 _forked = False
 
 
@@ -47,12 +52,32 @@ CallFunction = Callable[[RunState, tuple[Any, ...], dict[str, Any]], Awaitable[A
 async def perform(judge: Judge, run: RunState, call_plain: CallFunction) -> Outcome:
     """Run a job on the event loop. Whatever the task raises ends the job, never the loop."""
     CURRENT.set(run)
+    try:
+        outcome = await _perform(judge, run, call_plain)
+    except asyncio.CancelledError as error:  # while it waited for steps
+        outcome = judge.failure(run, error)
+    return outcome
+
+
+async def _perform(judge: Judge, run: RunState, call_plain: CallFunction) -> Outcome:
+    if run.has_log:
+        begun = await begin(judge, run)
+        if begun is not None:
+            return begun
     call = judge.arguments(run)
     if isinstance(call, Outcome):
         return call
-    args, kwargs = call
+    outcome = await _call(judge, run, *call, call_plain)
+    if run.durable is not None:
+        await run.durable.finish()
+    return outcome
+
+
+async def _call(
+    judge: Judge, run: RunState, args: tuple[Any, ...], kwargs: dict[str, Any], call_plain: CallFunction
+) -> Outcome:
     try:
-        if judge.middleware:
+        if judge.middleware and not run.task.built_in:
             value = await _through(judge, run, args, kwargs, call_plain)
         elif run.task.is_async:
             value = await run.task.function(*args, **kwargs)
@@ -89,11 +114,39 @@ async def _through(
     return await call_next()
 
 
+async def begin(judge: Judge, run: RunState, here: Caller | None = None) -> Outcome | None:
+    """Read the log of a durable job. The outcome, if the task itself does not run."""
+    durable = run.steps().durable
+    try:
+        await durable.load()
+        return None if run.taken.undo is None else await undo_all(durable, here)
+    except NewerVersion as error:
+        durable.postpone(judge.now() + NEWER_PAUSE, describe(error))
+        return durable.outcome()
+    except CodecError as error:
+        return judge.undecodable(run, error)
+    except BaseException as error:
+        return judge.failure(run, error)
+
+
+def begin_here(judge: Judge, run: RunState) -> Outcome | None:
+    """The same, in a thread."""
+    try:
+        begun: Outcome | None = run.steps().durable.block(lambda here: begin(judge, run, here))
+        return begun
+    except BaseException as error:
+        return judge.failure(run, error)
+
+
 def perform_here(judge: Judge, run: RunState) -> Outcome:
     """Run a job with a plain function, in the thread that calls this."""
     if run.stop_reason is not None:
         return judge.stopped(run)  # it never started
     CURRENT.set(run)
+    if run.has_log:
+        begun = begin_here(judge, run)
+        if begun is not None:
+            return begun
     call = judge.arguments(run)
     if isinstance(call, Outcome):
         return call

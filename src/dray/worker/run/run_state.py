@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from dray.durable.copying import RERUN_FROM
 from dray.errors import InvalidInput
 from dray.job import Outcome, Progress, Taken
 
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     from dray.app import App
     from dray.broker.verbs import Ref
     from dray.task import Task
+    from dray.worker.run.durable_run import DurableRun
     from dray.worker.run.meter import Meter
+    from dray.worker.run.operations import RunSteps
     from dray.worker.run.perform import Runner
+    from dray.worker.run.requests import Request
     from dray.worker.run.threads import Work
 
 NOTE_MAX: Final = 1000
@@ -44,6 +48,10 @@ class Interrupted(BaseException):
     """Raised by dray inside a thread whose run must stop now. Let it pass."""
 
 
+class Suspended(BaseException):
+    """Raised by dray inside a plain task whose job sleeps or waits from now on. Let it pass."""
+
+
 class RunHost(Protocol):
     """The process that runs jobs: an executor, or a child process."""
 
@@ -56,6 +64,8 @@ class RunHost(Protocol):
     def reported(self, run: RunState, progress: Progress) -> None: ...
     def beaten(self, run: RunState) -> None: ...
     def waits(self, run: RunState, begins: bool) -> None: ...
+    def open_steps(self, run: RunState) -> RunSteps: ...
+    async def ask(self, run: RunState, request: Request) -> Any: ...
 
 
 class RunState:
@@ -87,6 +97,12 @@ class RunState:
     runner: Runner
     meter: Meter | None = None
     """Set for the sample of runs that are measured."""
+    durable: DurableRun | None = None
+    """Its log and operations, if it has any."""
+    _steps: RunSteps | None = None
+    steps_run: int = 0
+    steps_replayed: int = 0
+    """Steps whose value or error was remembered."""
     began: float = 0.0
     asked: float = 0.0
     """When it was last asked to stop."""
@@ -123,6 +139,22 @@ class RunState:
         finally:
             self.away = False
             self.host.waits(self, False)
+
+    def steps(self) -> RunSteps:
+        if self._steps is None:
+            self._steps = self.host.open_steps(self)
+            self.durable = self._steps.durable
+        return self._steps
+
+    @property
+    def replaying(self) -> bool:
+        return self.durable is not None and self.durable.journal.replaying
+
+    @property
+    def has_log(self) -> bool:
+        """Its log must be read before the task begins."""
+        taken = self.taken
+        return taken.memos > 0 or taken.undo is not None or RERUN_FROM in taken.job.headers
 
     def blocks_loop(self) -> bool:
         return threading.get_ident() == self.host.thread

@@ -161,6 +161,8 @@ class Threads:
 
     def stop(self, run: RunState) -> None:
         """The task sees `ctx.cancelled`; a run that is overdue or lost is interrupted."""
+        if run.durable is not None:
+            run.durable.stop()
         if run.work is not None and (run.overdue or run.stop_reason is StopReason.LOST):
             run.work.interrupt()
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import Final
 
-from dray.broker.verbs import PAGE_MAX, Broker, Query
+from dray.broker.actions import Query
+from dray.broker.verbs import PAGE_MAX, Broker
 from dray.errors import DrayError
 from dray.job import Record, State
 from dray.worker.retrying_broker import RetryingBroker

@@ -16,6 +16,7 @@ from dray.documents.worker_registry import WorkerInfo, not_ready, read_workers
 from dray.duration import format_duration
 from dray.settings import AUTO_MOST, AUTO_START, Settings, hide_password
 from dray.stats.tallies import WorkerTallies
+from dray.task import BUILT_IN
 from dray.worker import shared_memory as clock
 from dray.worker.channel import Serves
 from dray.worker.duties.duties import Duties
@@ -156,7 +157,7 @@ def banner(worker: str, settings: Settings, executors: int, tasks: Collection[st
             f"  running  {_counted(executors, 'process', 'processes')} × "
             + _jobs(settings)
             + ("" if settings.rate is None else f", at most {settings.rate}"),
-            f"  tasks    {_listed(sorted(tasks))}",
+            f"  tasks    {_listed(sorted(name for name in tasks if not name.startswith(BUILT_IN)))}",
         ]
     else:
         lines.append("  running  no jobs: schedules and recovery only")

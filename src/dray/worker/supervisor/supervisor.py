@@ -23,6 +23,7 @@ from dray.broker.verbs import Filter
 from dray.documents.data_loss import DataLossDetector
 from dray.errors import BrokerError, DrayError, InvalidInput
 from dray.settings import Settings
+from dray.task import BUILT_IN
 from dray.worker.channel import Message, Redeclare, RunStatistics, Serves, Started
 from dray.worker.duties.duties import Duties, duties_of
 from dray.worker.retrying_broker import RetryingBroker
@@ -373,7 +374,9 @@ class Supervisor:
         elif isinstance(message, Started):
             allowed = self._settings.tasks
             self._report.tasks = frozenset(
-                name for name in message.tasks if allowed is None or name in allowed
+                name
+                for name in message.tasks
+                if allowed is None or name in allowed or name.startswith(BUILT_IN)
             )
             self._greet()
         else:

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from dray.broker.verbs import PAGE_MAX, Broker, Filter, Query, QueueInfo
+from dray.broker.actions import Query
+from dray.broker.verbs import PAGE_MAX, Broker, Filter, QueueInfo
 from dray.documents.data_loss import DataLossDetector
 from dray.documents.profile import next_request
 from dray.job import State

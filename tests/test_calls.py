@@ -1,4 +1,4 @@
-"""How many Python calls one request costs the server: a figure that no busy machine changes."""
+"""How many Python calls one request costs the server, one job its executor: no busy machine changes that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -15,6 +16,7 @@ import grpc
 import pytest
 import redis_server
 from test_serve_connections import opened
+from workshop import at_work, until
 
 from dray import App
 from dray.serve.grpc import serve_grpc
@@ -22,10 +24,12 @@ from dray.serve.http import HttpService
 from dray.serve.rpc import dray_pb2 as pb
 from dray.worker.process import new_event_loop
 
-HTTP_MAX = 200
+HTTP_MAX = 180
 """Python calls of one submit on Redis, the ASGI server's included; every resumption of a coroutine is one."""
-GRPC_MAX = 220
+GRPC_MAX = 190
 """Of one Enqueue; about a fifth is grpcio's own."""
+WORKER_MAX = 300
+"""Of one job through an idle executor on Redis: woken, take, run, settle, asleep again."""
 BODY = json.dumps({"task": "add", "args": [1], "queue": "default"}).encode()
 
 
@@ -155,6 +159,33 @@ def calls_of_grpc(broker: str) -> int:
         return runner.run(scene())
 
 
+def calls_of_worker(broker: str) -> int:
+    async def scene() -> int:
+        app, client = App("shop", broker=broker), App("shop", broker=broker)
+
+        @app.task
+        async def add(a: int, b: int = 0) -> int:
+            return a + b
+
+        async with at_work(app) as executor:
+
+            def ask(wait: Callable[[], None], tell: Callable[[], None]) -> None:
+                for _ in range(ROUNDS):
+                    wait()
+                    assert client.enqueue("add", 1).get(30) == 1
+                    time.sleep(0.05)  # it settles, and goes to sleep
+                    tell()
+
+            await until(lambda: executor._listener._wait is not None)
+            try:
+                return await Asker(ask).fewest()
+            finally:
+                client.close()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(scene())
+
+
 def counted(what: str, broker: str) -> int:
     """In a process of its own: other tests leave threads and event loops behind."""
     command = [sys.executable, __file__, what, broker]
@@ -171,5 +202,10 @@ def test_an_enqueue_over_grpc_costs_few_calls(broker: str) -> None:
     assert counted("grpc", broker) <= GRPC_MAX
 
 
+def test_a_job_through_an_idle_executor_costs_few_calls(broker: str) -> None:
+    assert counted("worker", broker) <= WORKER_MAX
+
+
 if __name__ == "__main__":
-    print({"http": calls_of_http, "grpc": calls_of_grpc}[sys.argv[1]](sys.argv[2]))
+    scenes = {"http": calls_of_http, "grpc": calls_of_grpc, "worker": calls_of_worker}
+    print(scenes[sys.argv[1]](sys.argv[2]))
