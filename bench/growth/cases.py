@@ -7,9 +7,10 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,11 @@ from dray.job import Job
 
 CHUNK = 1000
 PATIENCE = 300.0
+Prepare = Callable[[App, int], AbstractContextManager[None]]
+
+
+def nothing(app: App) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,38 @@ class Plan:
     tasks: tuple[int, ...]
     groups: tuple[int, ...]
     sleepers: tuple[int, ...]
+    pending: tuple[int, ...]
+    waiters: tuple[int, ...]
+    schedules: tuple[int, ...]
     rounds: int
     trips: int
 
 
-FULL = Plan(60_000, (1, 10, 100, 1000), (1, 100, 1000), (1, 100, 10_000), (1, 30, 300), 3, 300)
-QUICK = Plan(20_000, (1, 100, 1000), (1, 1000), (1, 1000), (1, 300), 1, 100)
-TINY = Plan(200, (1, 10), (1, 10), (1, 10), (1, 3), 1, 3)
+FULL = Plan(
+    jobs=60_000,
+    queues=(1, 10, 100, 1000, 10_000),
+    tasks=(1, 100, 1000),
+    groups=(1, 100, 10_000, 100_000),
+    sleepers=(1, 30, 300),
+    pending=(60_000, 250_000, 1_000_000),
+    waiters=(1, 1000, 10_000),
+    schedules=(1, 1000, 10_000),
+    rounds=3,
+    trips=300,
+)
+QUICK = Plan(
+    jobs=20_000,
+    queues=(1, 100, 1000),
+    tasks=(1, 1000),
+    groups=(1, 1000),
+    sleepers=(1, 300),
+    pending=(20_000, 100_000),
+    waiters=(1, 1000),
+    schedules=(1, 1000),
+    rounds=1,
+    trips=100,
+)
+TINY = Plan(200, (1, 10), (1, 10), (1, 10), (1, 3), (200, 400), (1, 10), (1, 10), rounds=1, trips=3)
 
 
 @dataclass(frozen=True)
@@ -104,12 +135,16 @@ class Site:
         jobs: int,
         tasks: int = 1,
         after_put: Callable[[], None] = lambda: None,
+        pending: int = 0,
     ) -> float:
-        """Jobs a second, from the first tenth to the last job: without the start of the worker."""
-        app = self.app()
+        """Jobs a second, from the first tenth to the last job: without the start of the worker.
+
+        `pending`: so many are put, of which `jobs` are counted.
+        """
+        app, put = self.app(), max(jobs, pending)
         with closing(app):
-            for first in range(0, jobs, CHUNK):
-                app.enqueue_many([calls(app, n) for n in range(first, min(first + CHUNK, jobs))])
+            for first in range(0, put, CHUNK):
+                app.enqueue_many([calls(app, n) for n in range(first, min(first + CHUNK, put))])
             after_put()
             with self.worker(tasks):
                 began = self._reach(jobs // 10)
@@ -126,12 +161,14 @@ class Site:
     def _log(self) -> str:
         return self.marks.with_suffix(".log").read_text()[-2000:]
 
-    def round_trip(self, queues: int, trips: int) -> float:
+    def round_trip(
+        self, trips: int, queues: int = 1, prepare: Callable[[App], AbstractContextManager[None]] = nothing
+    ) -> float:
         """The median of milliseconds from an enqueue to its result, through an idle worker."""
         app = self.app()
         with closing(app):
             app.enqueue_many([app.using(queue=f"q{n}").call("mark0", n) for n in range(queues)])
-            with self.worker(1):
+            with self.worker(1), prepare(app):
                 self._reach(queues)
                 found = []
                 for n in range(trips):
@@ -141,6 +178,39 @@ class Site:
                     app.using(queue=queue).enqueue("mark0", n).get(timeout=PATIENCE)
                     found.append((time.perf_counter() - began) * 1000)
                 return percentile(found, 50)
+
+
+@contextmanager
+def waiting(app: App, waiters: int) -> Iterator[None]:
+    """So many callers of this process wait for jobs that are not due."""
+    later = app.using(delay=3600)
+    jobs = app.enqueue_many([later.call("mark0", n) for n in range(waiters)])
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    waits = [asyncio.run_coroutine_threadsafe(job.aget(), loop) for job in jobs]
+    try:
+        yield
+    finally:
+        for wait in waits:
+            wait.cancel()
+        asyncio.run_coroutine_threadsafe(_close_link(app), loop).result(PATIENCE)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _close_link(app: App) -> None:
+    await asyncio.sleep(0.1)  # the cancelled waits end
+    await (await app.client.loop_link()).broker.close()
+
+
+@contextmanager
+def scheduled(app: App, schedules: int) -> Iterator[None]:
+    """So many schedules, none of them due."""
+    for n in range(schedules):
+        app.schedules.create(f"s{n}", "mark0", args=[n], cron="0 0 1 1 *")
+    yield
 
 
 def spread(kind: str, number: int) -> Callable[[App, int], Call[int]]:
@@ -170,16 +240,31 @@ def measure(
         def drain(number: int, kind: str = kind) -> float:
             tell(f"{number} {kind}")
             tasks = number if kind == "tasks" else 1
-            return median(lambda: site.drain(spread(kind, number), plan.jobs, tasks))
+            return median(lambda: site.drain(spread(kind, number), max(plan.jobs, number), tasks))
 
         found += compared(f"drain, {kind}", numbers, "jobs/s", drain)
+    tell("pending")
+    found += compared(
+        "drain, pending",
+        plan.pending,
+        "jobs/s",
+        lambda number: median(lambda: site.drain(spread("queues", 1), plan.jobs, pending=number)),
+    )
     tell("round trips")
     found += compared(
         "round trip, queues",
         plan.queues,
         "ms",
-        lambda number: median(lambda: site.round_trip(number, plan.trips)),
+        lambda number: median(lambda: site.round_trip(plan.trips, number)),
     )
+    beside = (("waiters", plan.waiters, waiting), ("schedules", plan.schedules, scheduled))
+    for name, numbers, prepare in beside:
+
+        def trip(number: int, prepare: Prepare = prepare) -> float:
+            return site.round_trip(plan.trips, prepare=lambda app: prepare(app, number))
+
+        tell(name)
+        found += compared(f"round trip, {name}", numbers, "ms", trip)
     if server is not None:
         tell("server")
         found += server_costs(site, server, plan.jobs)

@@ -14,8 +14,10 @@ run.py         rounds of sessions, interleaved
 alone.py       dray by itself: depth, payload, executors
 figures.py     what was measured
 goals.py       the goals, met or missed
+summary.py     a run in short, as a table and in words
 tables.py      Markdown and JSON
 plots.py       SVG
+pages.py       docs/performance.md and README.md, from a full run
 
 How a drain is measured: the worker is started and warmed up, frozen (SIGSTOP), the queue is filled, the
 worker goes on. The time runs from the first start to the last end that the jobs themselves wrote down, and

@@ -1,24 +1,27 @@
-"""`python -m bench.peers`: Markdown on stdout and in bench/out, JSON beside it, SVG in docs/img."""
+"""`python -m bench.peers`: Markdown and JSON in bench/out; a full run also writes plots, docs and README."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine
 from bench.command import OUT, choose, prepare
-from bench.peers import envs, lineup, servers
+from bench.peers import envs, lineup, pages, servers
 from bench.peers.alone import measure_alone
 from bench.peers.lineup import Subject
 from bench.peers.plan import FULL, QUICK, TINY, Plan
 from bench.peers.run import install, rounds
 from bench.peers.session import Place
-from bench.peers.tables import Results, data, markdown, plots
+from bench.peers.tables import Results, blocks, data, markdown, plots
 from bench.progress import Progress
 from bench.report import write_json
 
 IMAGES = envs.ROOT / "docs" / "img"
+PAGES = [envs.ROOT / "docs" / "performance.md", envs.ROOT / "README.md"]
+"""A full run of all writes its figures there."""
 
 
 def run(plan: Plan, subjects: Sequence[Subject], server: str, out: Path, shown: Progress) -> Results:
@@ -26,10 +29,11 @@ def run(plan: Plan, subjects: Sequence[Subject], server: str, out: Path, shown: 
     facts = {**machine.describe(), "plan": plan.name, "rounds": plan.rounds, "durability": servers.DURABILITY}
     results = Results(facts)
     shown.step("installing (once)")
-    folders = install(subjects, results.figured, shown.tell)
+    beside = [lineup.bare()] if lineup.DRAY in subjects else []  # dray alone is measured against it
+    folders = install([*subjects, *beside], results.figured, shown.tell)
     program = servers.find(server) if server else ""
     facts["server"] = servers.version(program) if program else "no server"
-    place = Place(program, folders, out)
+    place, began = Place(program, folders, out), time.monotonic()
     shown.step("measuring")
     rounds(plan, subjects, place, results.figured, shown.tell)
     results.versions = {one.name: version(one) for one in subjects}
@@ -37,6 +41,7 @@ def run(plan: Plan, subjects: Sequence[Subject], server: str, out: Path, shown: 
     shown.step("dray alone")
     if lineup.DRAY in subjects:
         results.alone = measure_alone(plan, place, shown.tell)
+    facts["minutes"] = round((time.monotonic() - began) / 60)
     shown.end()
     return results
 
@@ -71,6 +76,8 @@ def main() -> None:
     results.left_out = left_out
     complete = plan is FULL and len(subjects) == len(lineup.ALL)
     write(results, options.out, options.images or (IMAGES if complete else options.out))
+    if complete:
+        pages.write(PAGES, blocks(results))
 
 
 def write(results: Results, out: Path, images: Path) -> None:

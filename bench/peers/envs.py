@@ -23,7 +23,7 @@ class NotInstalled(Exception):
 
 
 def pins_of(name: str) -> Path:
-    return next(path for path in (PINS / f"{name}.txt", PINS / f"{name}.json") if path.exists())
+    return next(path for kind in ("txt", "json", "deb") if (path := PINS / f"{name}.{kind}").exists())
 
 
 def pinned(name: str) -> dict[str, str]:
@@ -47,10 +47,8 @@ def make(name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     ignore(ENVS)
-    if pins.suffix == ".json":
-        _install_node(pins, folder)
-    else:
-        _install_python(pins, folder)
+    install = {".json": _install_node, ".deb": _unpack_debian}.get(pins.suffix, _install_python)
+    install(pins, folder)
     (folder / "ready").touch()
     return folder
 
@@ -67,6 +65,37 @@ def _install_node(pins: Path, folder: Path) -> None:
         raise NotInstalled("node and npm are not installed")
     shutil.copy(pins, folder / "package.json")
     _run([npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"], folder)
+
+
+def _unpack_debian(pins: Path, folder: Path) -> None:
+    """Packages of Debian, below the folder alone; `bin/ruby` runs what is in them."""
+    apt, unpack = shutil.which("apt-get"), shutil.which("dpkg-deb")
+    if apt is None or unpack is None:
+        raise NotInstalled("apt-get is not installed")
+    _run([apt, "download", *(f"{name}={version}" for name, version in pinned(pins.stem).items())], folder)
+    for package in sorted(folder.glob("*.deb")):
+        _run([unpack, "-x", str(package), str(folder)], folder)
+        package.unlink()
+    _write_ruby(folder)
+
+
+RUBY = """#!/bin/sh
+export LD_LIBRARY_PATH='{libraries}' RUBYLIB='{modules}'
+exec '{program}' "$@"
+"""
+
+
+def _write_ruby(folder: Path) -> None:
+    usr = folder / "usr"
+    shared = next(usr.glob("lib/*/libruby-*.so.*")).parent
+    modules = [*usr.glob("share/rubygems-integration/all/gems/*/lib"), *usr.glob("lib/ruby/*")]
+    modules += shared.glob("ruby/*")
+    start = folder / "bin" / "ruby"
+    start.parent.mkdir()
+    program = next(usr.glob("bin/ruby*"))
+    text = RUBY.format(libraries=shared, modules=":".join(map(str, modules)), program=program)
+    start.write_text(text, "utf-8")
+    start.chmod(0o755)
 
 
 def _run(command: list[str], folder: Path) -> None:

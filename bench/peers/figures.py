@@ -24,6 +24,13 @@ DELAYS = {
 }
 OTHERS = {"memory": "bytes per pending job", "idle": "CPU of an idle worker", "pss": "MiB of an idle worker"}
 
+
+def called(measure: str) -> str:
+    """`start idle p50` → `enqueue to start, idle, p50`."""
+    name, _, quantile = measure.rpartition(" ")
+    return f"{DELAYS[name]}, {quantile}" if name in DELAYS else RATES.get(measure, measure)
+
+
 Figures = dict[str, list[float]]
 """Measure → a figure per round."""
 

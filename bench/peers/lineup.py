@@ -45,6 +45,8 @@ class Subject:
     settings: str = ""
     """In short, for the table."""
     language: str = "Python"
+    warm: bool = False
+    """It is given work of each kind before that kind is measured, as its concurrency may adapt."""
 
     def command(self, command: Sequence[str], folder: Path, url: str) -> list[str]:
         python = str(folder / "bin" / "python")
@@ -71,6 +73,7 @@ def dray(
     settings: str = "",
     pace: float = 30_000,
     module: str = "dray",
+    warm: bool = False,
 ) -> Subject:
     """A dray subject with these options of the worker."""
     return Subject(
@@ -82,15 +85,16 @@ def dray(
         "dray",
         redis=redis,
         settings=settings,
+        warm=warm,
     )
 
 
 TUNED = ("-p", str(CORES), "-c", "100")
-DRAY = dray("dray", *TUNED, settings="-p 2 -c 100; results stored, fenced leases")
+DRAY = dray("dray", *TUNED, settings="-p 2 -c 100; results stored, fenced leases", warm=True)
 MUTED = dray(
     "dray, no events", *TUNED, module="muted", settings="without feed and statistics, for comparison"
 )
-DEFAULTS = dray("dray, no settings", settings="none")
+DEFAULTS = dray("dray, no settings", settings="none", warm=True)
 EMBEDDED = dray(
     "dray, embedded",
     *TUNED,
@@ -111,6 +115,18 @@ def bare(processes: int = CORES) -> Subject:
         has_plain=False,
         settings=f"{processes} processes, 100 slots",
     )
+
+
+FLOOR = Subject(
+    "bare command",
+    "bare",
+    _python("command"),
+    (Group(EVERYTHING - IO, (("{python}", "-m", MODULE + "command"),) * CORES),),
+    _paces(16_000, 16_000, 0),
+    "hiredis",
+    has_async=False,
+    settings="LPUSH and BRPOP in 2 processes; no acknowledgement, lost with its process",
+)
 
 
 def _celery(name: str, *pool: str, times: int, settings: str) -> Subject:
@@ -277,11 +293,29 @@ BULLMQ = Subject(
     language="Node",
 )
 
+
+def _sidekiq(threads: str) -> tuple[tuple[str, ...], ...]:
+    return (("ruby", "{here}/sidekiq.rb", "work", threads),) * CORES
+
+
+SIDEKIQ = Subject(
+    "Sidekiq",
+    "sidekiq",
+    ("ruby", "{here}/sidekiq.rb", "drive"),
+    (Group(EVERYTHING - IO, _sidekiq("10")), Group(IO, _sidekiq("100"))),
+    _paces(12_000, 12_000, 5000),
+    "ruby-sidekiq",
+    has_async=False,
+    settings="2 processes × 10 threads; 10 ms: × 100; no acknowledgement, no results",
+    language="Ruby",
+)
+
 ALL = (
-    DRAY, DEFAULTS, EMBEDDED, bare(), CELERY, PREFORK, DRAMATIQ, RQ, ARQ, TASKIQ, SAQ, HUEY, STREAQ, PYDOCKET,
-    BULLMQ,
+    DRAY, DEFAULTS, EMBEDDED, FLOOR, bare(), CELERY, PREFORK, DRAMATIQ, RQ, ARQ, TASKIQ, SAQ, HUEY, STREAQ,
+    PYDOCKET, BULLMQ, SIDEKIQ,
 )  # fmt: skip
-OURS = ("dray", "dray, no settings", "dray, embedded", "bare loop")
+OURS = ("dray", "dray, no settings", "dray, embedded", "bare command", "bare loop")
+"""All others are peers."""
 
 
 def stub(name: str, program: Path) -> Subject:

@@ -25,6 +25,8 @@ class Plan:
     """Seconds over which an idle worker is watched; 0 leaves it out."""
     load: float
     """Seconds of half load; 0 leaves it out."""
+    warm: float
+    """Seconds of work, of the kind that is measured next, for subjects that adapt to it."""
     kinds: tuple[str, ...]
     """What is drained: noop, plain, io."""
     special: bool
@@ -45,17 +47,18 @@ FULL = Plan(
     "full",
     rounds=5,
     seconds=1.0,
-    least=1000,
-    singles=1000,
+    least=600,
+    singles=600,
     bulk=10_000,
-    probes=200,
-    trips=100,
+    probes=150,
+    trips=80,
     gap=0.01,
-    idle=2.0,
-    load=2.0,
+    idle=1.0,
+    load=1.2,
+    warm=5.0,
     kinds=("noop", "plain", "io"),
     special=True,
-    depths=(1000, 10_000, 100_000, 1_000_000),
+    depths=(1000, 100_000, 1_000_000),
     payloads=(100, 1000, 10_000, 100_000),
     executors=(1, 2, 4),
     alone_rounds=2,
@@ -72,6 +75,7 @@ QUICK = Plan(
     gap=0.008,
     idle=0.0,
     load=0.0,
+    warm=0.3,
     kinds=("noop", "plain", "io"),
     special=False,
     depths=(),
@@ -92,6 +96,7 @@ TINY = Plan(
     gap=0.005,
     idle=0.1,
     load=0.2,
+    warm=0.01,
     kinds=("noop", "plain", "io"),
     special=True,
     depths=(50, 100),

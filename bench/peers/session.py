@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class Session:
         Who is slow at running them gets fewer in bulk.
         """
         found: dict[str, float] = {}
-        bulk = min(self.plan.bulk, self.plan.jobs(pace * 2))
+        bulk = min(self.plan.bulk, self.plan.jobs(pace))
         for how in self.abilities["modes"]:
             count = bulk if how.endswith("bulk") else self.plan.singles
             phase, first = self.phase()
@@ -82,6 +83,19 @@ class Session:
             name = f"enqueue {how.removeprefix('a') if how == 'abulk' else how}"
             found[name] = max(found.get(name, 0.0), count / done["seconds"])
         return found
+
+    def warm_up(self, task: str, pace: float) -> None:
+        """Keep the worker busy for as long as the plan says, so that it may adapt."""
+        end, count = time.monotonic() + self.plan.warm, max(WARM, int(pace * min(0.5, self.plan.warm)))
+        running: deque[int] = deque()
+        while time.monotonic() < end:
+            phase, first = self.phase()
+            self.driver.ask("enqueue", how="fill", task=task, first=first, count=count, size=PAYLOAD)
+            running.append(phase)
+            if len(running) > 2:
+                self._wait(running.popleft(), count)
+        for phase in running:
+            self._wait(phase, count)
 
     def drain(self, task: str, count: int, size: int = PAYLOAD) -> dict[str, float]:
         """Fill while the worker is frozen, then let it run."""
@@ -194,6 +208,8 @@ def _measure(
         found |= session.enqueues(subject.pace["noop"])
     for kind in ("noop", "plain", "io"):
         if kind in wanted:
+            if subject.warm:
+                session.warm_up(kind, subject.pace[kind])
             drained = session.drain(kind, plan.jobs(subject.pace[kind]))
             found[f"drain {kind}"] = drained["rate"]
             if kind == "noop" and "memory" in drained:

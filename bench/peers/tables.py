@@ -10,6 +10,7 @@ from bench.peers.alone import Alone
 from bench.peers.figures import DELAYS, QUANTILES, Figured
 from bench.peers.goals import Goal, goals
 from bench.peers.plots import FLOOR, OURS, THEIRS, Bar, bars
+from bench.peers.summary import summary_table, words
 from bench.report import count, short, table
 
 NONE = "–"
@@ -28,10 +29,27 @@ class Results:
         return goals(self.figured, self.alone)
 
 
+def blocks(results: Results) -> dict[str, str]:
+    """What a full run writes into the pages, by the name of its block."""
+    goals_met = [(g.text, g.verdict, g.why or NONE) for g in results.goals()]
+    return {
+        "peers-run": heading(results.facts),
+        "peers-summary": summary_table(results.figured),
+        "peers-words": words(results.figured),
+        "peers-rates": rate_table(results.figured),
+        "peers-delays": delay_table(results.figured),
+        "peers-lineup": lineup_table(results),
+        "peers-alone": f"{alone_table(results.alone)}\n{longest_line(results.alone)}",
+        "peers-goals": table(("goal", "", "figures"), goals_met),
+    }
+
+
 def markdown(results: Results) -> str:
     figured = results.figured
     parts = [
         heading(results.facts),
+        words(figured),
+        summary_table(figured),
         "Jobs per second (medians):",
         rate_table(figured),
         "Milliseconds (medians of each round's percentile), memory and idle CPU:",
@@ -60,12 +78,13 @@ def markdown(results: Results) -> str:
 
 
 def heading(facts: dict[str, object]) -> str:
-    return (
+    text = (
         f"{str(facts['date'])[:10]}, {facts['cpu']}, {facts['cores']} cores, {facts['system']}, Python "
         f"{facts['python']}, {facts['server']} ({facts['durability']}), SQLite {facts['sqlite']}, "
-        f"{facts['plan']} run: medians of {facts['rounds']} rounds, interleaved, load {facts['load']} at the "
-        "start." + ("" if facts["quiet"] else " **The machine was not quiet: only ratios mean something.**")
+        f"{facts['plan']} run: medians of {facts['rounds']} rounds, interleaved, {facts['minutes']} minutes, "
+        f"load {facts['load']} at the start."
     )
+    return text if facts["quiet"] else f"{text} **The machine was not quiet: only ratios mean something.**"
 
 
 def rate_table(figured: Figured) -> str:
