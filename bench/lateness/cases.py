@@ -115,16 +115,16 @@ class Bench:
             raise RuntimeError(
                 f"putting {count} jobs took {time.time() - began:.0f} s: too long for this plan"
             )
-        cursor, ready = self.app.client.block(_promoted, None)
+        cursor, _ = self.app.client.block(_promoted, None)
         time.sleep(max(0.0, due - time.time()))
-        urgent, size = 0, self._size() + count * PAIR.size
-        while self._size() < size + urgent * PAIR.size and time.time() < due + 300:
+        urgent, started = 0, 0
+        while started < count and time.time() < due + 300:
             self.put([self.call(-time.time(), delayed=False, priority=0)])
             urgent += 1
             time.sleep(URGENT_EVERY)
-            cursor, more = self.app.client.block(_promoted, cursor)
-            ready += more
+            started = self._size() // PAIR.size - self._seen
         starts = self.started(count + urgent)
+        _, ready = self.app.client.block(_promoted, cursor)
         # The longest overdue is made ready first, so the order of promotion is that of the due times.
         made_ready = [max(0.0, at - due - n / count) for n, at in enumerate(ready)]
         return [

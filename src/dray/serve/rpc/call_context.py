@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from dray.app import App
@@ -26,6 +27,24 @@ class CallState:
         self.stopping = asyncio.Event()
         """Set when the server stops: calls that wait are answered."""
         self._background: set[asyncio.Task[None]] = set()
+        self._open: set[Callable[[], Coroutine[Any, Any, None]]] = set()
+
+    @contextmanager
+    def closing(self, close: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
+        """Run `close` in the background at the end of the block.
+
+        A stopped server does not wait for the block: gRPC ends a call before its method has noticed.
+        """
+        self._open.add(close)
+        try:
+            yield
+        finally:
+            self._close(close)
+
+    def _close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if close in self._open:
+            self._open.remove(close)
+            self.run_in_background(close())
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that the end of the call must not interrupt."""
@@ -34,7 +53,9 @@ class CallState:
         task.add_done_callback(self._background.discard)
 
     async def finish(self) -> None:
-        """Wait for all background work."""
+        """Close what calls left open, and wait for all background work."""
+        for close in list(self._open):
+            self._close(close)
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
 

@@ -27,18 +27,18 @@ async def work(call: GrpcCall, request: pb.WorkRequest) -> AsyncGenerator[pb.Wor
     worker = _Worker(call, stream)
     tasks = [asyncio.ensure_future(worker.listen(request)), asyncio.ensure_future(worker.end_with_server())]
     try:
-        yield pb.WorkReply(started=pb.WorkStarted(lease=stream.lease))
-        async for news in stream:
-            yield _reply(news)
-        if worker.failure is not None:
-            raise worker.failure
+        with call.state.closing(lambda: stream.close(lost=worker.is_lost())):
+            yield pb.WorkReply(started=pb.WorkStarted(lease=stream.lease))
+            async for news in stream:
+                yield _reply(news)
+            if worker.failure is not None:
+                raise worker.failure
     except SessionLost:
         message = "the worker was silent for a lease, or the broker forgot its session: others get its jobs"
         raise Refused(412, "session_lost", message) from None
     finally:
         for task in tasks:
             task.cancel()
-        call.state.run_in_background(stream.close(lost=worker.is_lost()))
 
 
 def _open(call: GrpcCall, request: pb.WorkRequest) -> WorkStream:
